@@ -6,9 +6,8 @@ Weights are only renamed and transposed, so a round trip is bitwise exact. A
 tensor without a counterpart in the other format is an error, so that no weight
 is dropped silently. PyTorch is needed only for `pytorch_model.bin`.
 
-The same command strips, averages and renames TensorFlow checkpoints
-(`bertlib/exchange/rewrite.py`) and compares models
-(`bertlib/exchange/compare.py`).
+The same command compares models, and strips, averages and renames TensorFlow
+checkpoints (`bertlib/exchange/rewrite.py`).
 """
 
 from __future__ import annotations
@@ -20,12 +19,15 @@ if __name__ == "__main__":  # Check flags before slow imports.
   app.parse_flags(ConversionSettings, imports_tensorflow=True)
 
 import os
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
 
 from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.exchange import (
-  compare,
   from_huggingface,
   initial_model,
   rewrite,
@@ -45,7 +47,8 @@ def main(_) -> int | None:
   """Converts, rewrites or compares `--input`."""
   settings = option.from_flags(ConversionSettings)
   if settings.compare:
-    return 0 if _compare(settings) else 1
+    weights = map(read_weights, (settings.input, settings.compare))
+    return 0 if compare_weights(*weights) else 1
   write = _rewrite if settings.rewrites else _convert
   output = settings.output.rstrip("/")
   with files.folders_for([output]), folder_lock.lock_files([output], "output"):
@@ -112,9 +115,48 @@ def _rewrite(settings: ConversionSettings) -> None:
   )
 
 
-def _compare(settings: ConversionSettings) -> bool:
-  weights = map(compare.read_weights, (settings.input, settings.compare))
-  return compare.compare_weights(*weights)
+def compare_weights(
+  first: Mapping[str, np.ndarray],
+  second: Mapping[str, np.ndarray],
+  tolerance: float = 1e-4,  # largest difference of two numbers that agree
+) -> bool:
+  """Prints how the weights of two models differ; True if all agree."""
+  largest = []  # of each variable that is not bitwise equal
+  names = sorted(first.keys() | second.keys())
+  for name in names:
+    if name not in first or name not in second:
+      largest.append(np.inf)
+      print(f"{name}: only in the {'first' if name in first else 'second'}")
+      continue
+    values, others = first[name], second[name]
+    if values.shape != others.shape:
+      largest.append(np.inf)
+      print(f"{name}: {values.shape} and {others.shape}")
+    elif values.dtype != others.dtype or values.tobytes() != others.tobytes():
+      largest.append(np.abs(values.astype(np.float64) - others).max())
+      print(f"{name}: {largest[-1]:.3g}")
+  num_equal = len(names) - len(largest)
+  print(f"{num_equal} variables are bitwise equal, {len(largest)} are not")
+  # A comparison with NaN is false.
+  agree = all(value <= tolerance for value in largest)
+  verdict = "agree" if agree else "do not agree"
+  print(f"they {verdict} within {tolerance:g}")
+  return agree
+
+
+def read_weights(path: str) -> dict[str, np.ndarray]:
+  """Reads the weights of a model in any format, by checkpoint name."""
+  model_format = initial_model.model_format(path)
+  if model_format == "huggingface":
+    return from_huggingface.read_variables(path)
+  if model_format == "tensorflow":
+    return rewrite.read_weights(checkpoint_files.find_checkpoint(path))
+  loaded = tf.saved_model.load(path)
+  return {
+    variable.name.partition(":")[0]: variable.numpy()
+    for signature in loaded.signatures.values()
+    for variable in signature.variables
+  }
 
 
 if __name__ == "__main__":

@@ -249,7 +249,7 @@ def find_teacher(
   path = settings.objective.teacher
   if not path or not data.train:
     return None
-  if embedding_inputs.is_vector_file(path):
+  if path.endswith(".npy"):
     vectors = embedding_inputs.read_vectors(path, len(data.train))
     return Teacher(vectors.shape[1], lambda texts: vectors)
   if initial_model.is_name(path):
@@ -371,12 +371,11 @@ def train_embeddings(
   )
 
 
-def write_texts(
-  run: Run, name: str, texts: Iterable[tuple[str, str]], batch_size: int
-) -> TextSet:
-  """Writes the records of prefixes and texts."""
-  pairs = ((prefix + text, None, prefix) for prefix, text in texts)
-  return text_sets.write(run, name, pairs, batch_size)
+def prefixed(
+  prefix: str, texts: Iterable[str]
+) -> Iterator[tuple[str, None, str]]:
+  """Yields texts after a prefix, see `model_inputs.encode_windows`."""
+  return ((prefix + text, None, prefix) for text in texts)
 
 
 def encode(
@@ -407,8 +406,8 @@ def write_dev_set(run: Run, data: embedding_inputs.DevSet) -> EncodedDevSet:
   if retrieval is None:
     texts, positions = embedding_inputs.distinct_texts(data.examples)
     # Examples without queries have the model's default prefix.
-    prefixed = ((spec.prompt(None), text) for text in texts)
-    text_set = write_texts(run, "eval", prefixed, batch_size)
+    rows = prefixed(spec.prompt(None), texts)
+    text_set = text_sets.write(run, "eval", rows, batch_size)
     return EncodedDevSet(data, text_set, positions)
   document_ids = []
 
@@ -417,19 +416,18 @@ def write_dev_set(run: Run, data: embedding_inputs.DevSet) -> EncodedDevSet:
       document_ids.append(document_id)
       yield text
 
-  texts = with_prefixes(spec, retrieval.queries.values(), documents())
-  text_set = write_texts(run, "eval", texts, batch_size)
+  rows = with_prefixes(spec, retrieval.queries.values(), documents())
+  text_set = text_sets.write(run, "eval", rows, batch_size)
   return EncodedDevSet(data, text_set, document_ids=document_ids)
 
 
 def with_prefixes(
   spec: EmbeddingSpec, queries: Iterable[str], corpus: Iterable[str]
-) -> Iterator[tuple[str, str]]:
+) -> Iterator[tuple[str, None, str]]:
   """Yields queries, and then the texts of a corpus, after their prefixes."""
-  for text in queries:
-    yield spec.query_prefix, text
-  for text in corpus:
-    yield spec.passage_prefix, text
+  return itertools.chain(
+    prefixed(spec.query_prefix, queries), prefixed(spec.passage_prefix, corpus)
+  )
 
 
 def evaluate_dev_set(
@@ -480,18 +478,15 @@ def write_predictions(
 
   def vectors_of(name, queries, corpus):
     """Vectors of queries, [queries, width], and of a corpus, one by one."""
-    texts = with_prefixes(spec, queries, corpus)
-    vectors = encode(run, write_texts(run, name, texts, batch_size), checkpoint)
+    rows = with_prefixes(spec, queries, corpus)
+    texts = text_sets.write(run, name, rows, batch_size)
+    vectors = encode(run, texts, checkpoint)
     return take(vectors, len(queries)), vectors
 
   if data.predict:
-    prefix = spec.prompt(settings.prompt)
-    texts = write_texts(
-      run,
-      f"predict_{result_files.stem_of(settings.predict_file)}",
-      ((prefix, text) for text in data.predict),
-      batch_size,
-    )
+    rows = prefixed(spec.prompt(settings.prompt), data.predict)
+    records = f"predict_{result_files.stem_of(settings.predict_file)}"
+    texts = text_sets.write(run, records, rows, batch_size)
     name = result_files.name_with(settings.predict_file, "vectors")
     vector_files.write_npy(
       run.path(f"{name}.npy"),

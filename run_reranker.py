@@ -22,7 +22,7 @@ else:  # A program that uses the Predictor.
 import functools
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,6 @@ from bertlib.reporting import (
 from bertlib.task.task_record import Task
 from bertlib.tasks.ranking import (
   ranking_inputs,
-  ranking_losses,
   ranking_predictor,
   ranking_records,
   rankings,
@@ -64,6 +63,9 @@ run_embeddings = lazy_module.load("run_embeddings")
 
 # Documents whose vectors are computed at a time.
 _NUM_DOCUMENTS = 8192
+
+# Logit of a missing document: its softmax is 0.
+_LOWEST = -1e9
 
 # The model
 
@@ -127,7 +129,7 @@ def model_fn_builder(
 ):
   """The `model_fn` of a reranker, for TPUEstimator.
 
-  `loss` is a key of `ranking_losses.LOSSES`, None without training, and
+  `loss` is a key of `LOSSES`, None without training, and
   `use_one_hot_embeddings` that of `modeling.BertModel`. All other arguments are
   `train_step.TrainingArguments`; more of these may be given by name.
 
@@ -158,12 +160,12 @@ def model_fn_builder(
 
   def training_loss(features):
     total_weight = train_step.loss_normalizer(
-      ranking_losses.weights(loss, features), arguments
+      loss_weights(loss, features), arguments
     )
 
     def loss_fn(batch, seed):
       logits = build(batch, True, seed)
-      return ranking_losses.loss(loss, logits, batch, total_weight), {}
+      return total_loss(loss, logits, batch, total_weight), {}
 
     return loss_fn
 
@@ -172,6 +174,54 @@ def model_fn_builder(
     return {"logits": logits, **train_step.input_index(features)}
 
   return train_step.make_model_fn(arguments, training_loss, predict)
+
+
+# Losses: means of terms of the documents of a batch, B queries with their
+# documents. `labels` and `teacher_scores` are float32 [B, documents], and a
+# missing document has no tokens.
+
+
+def loss_weights(name: str, features: Mapping[str, Any]):
+  """1 for each of the terms that count, else 0: float32 [B, terms]."""
+  is_document = _documents(features)
+  if name == "listwise":
+    return is_document[:, :1]
+  return is_document if name == "bce" else is_document[:, 1:]
+
+
+def total_loss(name: str, logits, features: Mapping[str, Any], total_weight):
+  """A loss of `LOSSES`, float32 []: the sum of its terms by `total_weight`."""
+  # Logits are float32 [B, documents].
+  terms = LOSSES[name](logits, features) * loss_weights(name, features)
+  return tf.reduce_sum(terms) / total_weight
+
+
+def _documents(features: Mapping[str, Any]):
+  """1 for each document, 0 for a missing one: float32 [B, documents]."""
+  return tf.cast(features["input_mask"][..., 0], tf.float32)
+
+
+def _bce(logits, features):
+  return tf.nn.sigmoid_cross_entropy_with_logits(
+    labels=features["labels"], logits=logits
+  )
+
+
+def _listwise(logits, features):
+  labels = features["labels"]
+  target = labels / tf.reduce_sum(labels, axis=1, keepdims=True)
+  logits = tf.where(_documents(features) > 0, logits, _LOWEST + 0 * logits)
+  losses = tf.nn.softmax_cross_entropy_with_logits(labels=target, logits=logits)
+  return losses[:, tf.newaxis]
+
+
+def _margin_mse(logits, features):
+  # The first document is the positive.
+  difference = logits - features["teacher_scores"]
+  return tf.square(difference[:, :1] - difference[:, 1:])
+
+
+LOSSES = {"bce": _bce, "listwise": _listwise, "margin_mse": _margin_mse}
 
 
 class Predictor(RankingPredictor, predictor.LoadedModel):
@@ -448,9 +498,7 @@ def report_dev_set(
 
 
 def write_predictions(
-  run: Run,
-  predict: Sequence[tuple[str, str]] | Search,
-  checkpoint: str | None,
+  run: Run, predict: Sequence[tuple[str, str]] | Search, checkpoint: str | None
 ) -> None:
   """Writes scores of the pairs of --predict_file, or ranks its documents."""
   path = run.settings.predict_file.rstrip("/")

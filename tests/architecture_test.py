@@ -63,7 +63,7 @@ WITHOUT_TENSORFLOW = (
   "bertlib.data.workers",
   "bertlib.data.nearest_neighbors",
   "bertlib.data.retrieval_scores",
-  "bertlib.tasks.embeddings.similarity_scores",
+  "bertlib.tasks.embeddings.embedding_evaluation",
   "bertlib.tasks.classification.classification_decoding",
   "bertlib.tasks.classification.classification_report",
   "bertlib.tasks.ner.ner_decoding",

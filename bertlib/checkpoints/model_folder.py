@@ -395,7 +395,8 @@ def write_model_files(
   model = {**model, "meaning_sha256": meaning}
   if vocab_file:
     model = {**model, "vocab_sha256": vocabulary.hash_of(vocab_file)}
-    name = vocabulary.file_name(vocab_file)
+    is_subword = vocabulary.is_subword(vocab_file)
+    name = model_files.TOKENIZER if is_subword else model_files.VOCAB
     with files.open_any(vocab_file, "rb") as file:
       written[name] = file.read().removeprefix(codecs.BOM_UTF8)
   written[model_files.CONFIG] = config.to_json_string().encode()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from bertlib.cli.absl import logging
@@ -32,7 +32,7 @@ class Retrieval(NamedTuple):
   queries: Mapping[str, str]  # texts by id
   # Id and text of each document; may be larger than the memory. A document with
   # the id of a query is not among the results of that query.
-  corpus: Collection[tuple[str, str]]
+  corpus: Iterable[tuple[str, str]]
   # Grades, at least 1, of the relevant documents, by id of query and of
   # document.
   relevance: Mapping[str, Mapping[str, int]]
@@ -45,20 +45,16 @@ class _Corpus:
   """The documents of a folder, read anew in each iteration."""
 
   folder: str
-  num_documents: int = 0  # if they were counted
 
   def __iter__(self) -> Iterator[tuple[str, str]]:
     for _, id_, text in _read_lines(os.path.join(self.folder, _CORPUS)):
       yield id_, text
 
-  def __len__(self) -> int:
-    return self.num_documents
-
 
 def is_beir(path: str) -> bool:
   """True for a folder, and for judgments in the layout of BEIR."""
-  folder, _ = _find_folder(path)
-  return os.path.isdir(path) or files.exists(os.path.join(folder, _CORPUS))
+  corpus = os.path.join(_find_folder(path)[0], _CORPUS)
+  return path != "-" and (os.path.isdir(path) or files.exists(corpus))
 
 
 def _find_folder(path: str, split: str = "test") -> tuple[str, str]:
@@ -70,7 +66,9 @@ def _find_folder(path: str, split: str = "test") -> tuple[str, str]:
 
 
 def data_files(path: str, split: str = "test") -> list[str]:
-  """Paths of the files that `read` reads."""
+  """Paths of the files that `read` reads; of other data, that of its file."""
+  if not is_beir(path):
+    return [path]
   folder, qrels = _find_folder(path, split)
   return [os.path.join(folder, _CORPUS), os.path.join(folder, _QUERIES), qrels]
 
@@ -107,8 +105,7 @@ def read(path: str, split: str = "test") -> Retrieval:
     len(queries) - len(relevance),
   )
   queries = {id_: text for id_, text in queries.items() if id_ in relevance}
-  corpus = _Corpus(folder, num_documents)
-  return Retrieval(queries, corpus, relevance, irrelevant)
+  return Retrieval(queries, _Corpus(folder), relevance, irrelevant)
 
 
 def read_unjudged(path: str) -> Retrieval:

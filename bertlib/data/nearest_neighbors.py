@@ -35,12 +35,10 @@ class TopK:
     """Searches a block of documents, float32 [documents, width]."""
     # `first_index` must be greater than the indices of earlier blocks.
     check_finite(block)
-    for start in range(0, len(block), _NUM_DOCUMENTS):
-      documents = block[start : start + _NUM_DOCUMENTS]
-      for row in range(0, len(self._queries), _NUM_QUERIES):
-        scores = self._queries[row : row + _NUM_QUERIES] @ documents.T
-        for query, found in enumerate(scores, start=row):
-          self._merge(query, found, first_index + start)
+    for row in range(0, len(self._queries), _NUM_QUERIES):
+      scores = self._queries[row : row + _NUM_QUERIES] @ block.T
+      for query, found in enumerate(scores, start=row):
+        self._merge(query, found, first_index)
 
   def results(self) -> tuple[np.ndarray, np.ndarray]:
     """Scores, descending, and indices of the best documents: [queries, k]."""

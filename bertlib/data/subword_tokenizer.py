@@ -21,7 +21,7 @@ from bertlib.io import json_files, text_files
 from tokenization import SpecialTokens
 
 # Of a `tokenizer.json` that does not say more; or else the names of BERT.
-_OF_ROBERTA = SpecialTokens("<s>", "</s>", "<pad>", "<mask>", "<unk>", 2, 0)
+OF_ROBERTA = SpecialTokens("<s>", "</s>", "<pad>", "<mask>", "<unk>", 2, 0)
 
 # Texts that the package encodes at once, in threads.
 _BLOCK = 4000
@@ -63,28 +63,19 @@ def _by_id(vocab: Mapping[str, int]) -> list[str]:
 
 
 def read(path: str) -> tuple[str, dict[str, Any]]:
-  """Text and contents of a `tokenizer.json`."""
+  """Text and contents of a `tokenizer.json`; InputError for other models."""
   text = text_files.read_text(path)
   model = {"type?": str, "vocab": (dict, list)}
   schema = {"model": model, "added_tokens?": [_ADDED]}
   content = json_files.parse(text, path, schema, _FIX)
-  if problem := problem_of(content):
-    raise InputError(f"{path}: {problem}")
-  return text, content
-
-
-def problem_of(content: Mapping[str, Any]) -> str | None:
-  """Why contents of a `tokenizer.json` cannot be used here, or None."""
   kind = content["model"].get("type")
-  if kind == "Unigram":
-    return None
-  if kind == "BPE" and byte_level_steps(content):
-    return None
-  found = "BPE without bytes" if kind == "BPE" else f"a {kind} model"
-  return (
-    f"has {found}; only byte-level BPE, Unigram and, with a vocab.txt,"
-    " WordPiece are supported. Use another model"
-  )
+  if kind != "Unigram" and not (kind == "BPE" and byte_level_steps(content)):
+    found = "BPE without bytes" if kind == "BPE" else f"a {kind} model"
+    raise InputError(
+      f"{path}: has {found}; only byte-level BPE, Unigram and, with a"
+      " vocab.txt, WordPiece are supported. Use another model"
+    )
+  return text, content
 
 
 def parts(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
@@ -92,7 +83,7 @@ def parts(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
   part = content.get(key) or {}
   if part.get("type") != "Sequence":
     return [part] if part else []
-  names = "pretokenizers", "processors", "normalizers"
+  names = "pretokenizers", "processors"
   return next(part[name] for name in names if name in part)
 
 
@@ -113,17 +104,16 @@ def vocab_of(content: Mapping[str, Any]) -> dict[str, int]:
 
 def special_tokens_of(content: Mapping[str, Any]) -> SpecialTokens:
   """Special tokens of a `tokenizer.json`, and how it joins texts."""
-  vocab, names = vocab_of(content), zip(_OF_ROBERTA, tokenization.BERT_TOKENS)
+  vocab, names = vocab_of(content), zip(OF_ROBERTA, tokenization.BERT_TOKENS)
   found = {
     role: next((name for name in pair if name in vocab), None)
     for role, pair in zip(SpecialTokens._fields[:5], names)
   }
-  joined = {"num_separators": 2, "second_segment": 0}
   for part in parts(content, "post_processor"):
     if part["type"] in ("RobertaProcessing", "BertProcessing"):
       found |= {"cls": part["cls"][0], "sep": part["sep"][0]}
       if part["type"] == "BertProcessing":
-        joined = {"num_separators": 1, "second_segment": 1}
+        found |= {"num_separators": 1, "second_segment": 1}
     elif part["type"] == "TemplateProcessing":
       pair = [
         (name, value["id"], value["type_id"])
@@ -133,19 +123,20 @@ def special_tokens_of(content: Mapping[str, Any]) -> SpecialTokens:
       names = [name for _, name, _ in pair]
       second = names.index("B") if "B" in names else 0
       num_separators = second - 2
-      found |= {"cls": names[0], "sep": names[-1]}
       expected = [names[0], "A", *[names[-1]] * num_separators, "B", names[-1]]
       if names != expected or num_separators < 1:
         raise InputError(f"joins texts as {' '.join(names)}, unlike BERT")
-      joined = {
+      found |= {
+        "cls": names[0],
+        "sep": names[-1],
         "num_separators": num_separators,
         "second_segment": pair[second][2],
       }
-  needed = {role: getattr(_OF_ROBERTA, role) for role in ("cls", "sep", "unk")}
+  needed = {role: getattr(OF_ROBERTA, role) for role in ("cls", "sep", "unk")}
   missing = [name for role, name in needed.items() if not found[role]]
   if missing:
     raise InputError(f"has no special tokens {some_of(missing)}")
-  return SpecialTokens(**found, **joined)
+  return OF_ROBERTA._replace(**found)
 
 
 class SubwordTokenizer(tokenization.Tokenizer):

@@ -14,7 +14,7 @@ from bertlib.cli.errors import InputError
 from bertlib.data import tables
 from bertlib.data.tables import FIX_ROW, Row
 from bertlib.io import json_files
-from bertlib.io.text_files import Encoding
+from bertlib.settings.common import TableSettings
 
 # Id of a missing negative, where texts have ids.
 MISSING = -1
@@ -87,19 +87,18 @@ class Example(NamedTuple):
 def read_examples(
   path: str,
   columns: Columns,  # also decide what its rows are, see `kind_of`
-  max_score: float = 1.0,  # of two texts that mean the same; others have 0
-  encoding: Encoding | None = None,
-  skip_bad_rows: bool = False,
+  max_score: float,  # of two texts that mean the same; others have 0
+  text: TableSettings,
   bad_rows: dict[str, list[str]] | None = None,
-  delimiter: str | None = None,
 ) -> list[Example]:
   """Reads the rows of a .tsv, .csv or .jsonl file, at least one."""
-  kind = kind_of(columns)
-  rows, example = open_table(path, columns, max_score, encoding, delimiter)
   examples = tables.collect_examples(
-    path, rows, example, skip_bad_rows, bad_rows
+    path,
+    *open_table(path, columns, max_score, text),
+    text.bad_rows == "skip",
+    bad_rows,
   )
-  if kind == "labeled_texts":
+  if kind_of(columns) == "labeled_texts":
     _check_classes(path, examples)
     tables.warn_of_forms(path, sorted({example.label for example in examples}))
   return examples
@@ -109,8 +108,7 @@ def open_table(
   path: str,
   columns: Columns,
   max_score: float | None,  # None: scores have no limit and stay as they are
-  encoding: Encoding | None,
-  delimiter: str | None,
+  text: TableSettings,
 ) -> tuple[Iterator[Row], Callable[[Row], Example]]:
   """The rows of a table, and a function that makes the example of each."""
   # A hard negative may be missing: an empty cell, or null in JSON Lines, whose
@@ -124,8 +122,8 @@ def open_table(
       ("--label_column", columns.label),
       ("--teacher_scores_column", columns.list_scores),
     ],
-    encoding,
-    delimiter=delimiter,
+    text.codec,
+    delimiter=text.delimiter,
   )
   *text_columns, score_column, label_column, list_column = table.columns
 
@@ -237,21 +235,18 @@ def _check_classes(path: str, examples: Sequence[Example]) -> None:
 
 def text_rows(
   path: str,  # "-" for standard input; a .csv file is a table
-  encoding: Encoding | None = None,
-  # Those of --text_columns; a table needs a single one.
-  columns: Sequence[str] = (),
-  delimiter: str | None = None,  # of a table
+  settings: TableSettings,
+  columns: Sequence[str] | None = None,  # a table needs a single one
 ) -> tuple[Iterable[Any], Callable[[Any], str]]:
   """The rows or lines of a file, and a function that gives the text of each."""
   is_table = path != "-" and tables.ending_of(path) in tables.TABLE_ENDINGS
-  if is_table or tables.holds_objects(path, encoding):
-    if len(columns) != 1:
+  if is_table or tables.holds_objects(path, settings.codec):
+    if len(columns or ()) != 1:
       raise InputError(
         f"{path}: is a table. Name the column of its texts by --text_columns,"
         " or give a file of one text per line"
       )
-    columns = Columns(columns)
-    rows, example = open_table(path, columns, 1.0, encoding, delimiter)
+    rows, example = open_table(path, Columns(columns), 1.0, settings)
     return rows, lambda row: example(row).texts[0]
 
   def text(numbered):
@@ -262,18 +257,17 @@ def text_rows(
       f"{path}, line {number}: is empty. Remove the line, or write a text"
     )
 
-  lines = tables.read_lines(path, encoding, tables.NAMED_JSONL)
+  lines = tables.read_lines(path, settings.codec, tables.NAMED_JSONL)
   return enumerate(lines, start=1), text
 
 
 def read_texts(
   path: str,
-  encoding: Encoding | None = None,
-  columns: Sequence[str] = (),
-  skip_bad_rows: bool = False,
+  settings: TableSettings,
+  columns: Sequence[str] | None = None,
   bad_rows: dict[str, list[str]] | None = None,
-  delimiter: str | None = None,
 ) -> list[str]:
   """Reads texts, one per line, without white space around them."""
-  rows, text = text_rows(path, encoding, columns, delimiter)
-  return tables.collect_examples(path, rows, text, skip_bad_rows, bad_rows)
+  rows = text_rows(path, settings, columns)
+  skips = settings.bad_rows == "skip"
+  return tables.collect_examples(path, *rows, skips, bad_rows)

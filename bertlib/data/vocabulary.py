@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import tokenization
 from bertlib.cli.absl import logging
@@ -28,7 +27,8 @@ def load_tokenizer(
   init_checkpoint: str | None = None,
   finds_mask: bool = False,  # in texts, by their name
   type_vocab_size: int = 2,
-  **wordpiece: Any,  # the rest of `_load_wordpiece`
+  checks_case: bool = True,  # of WordPiece
+  max_input_chars_per_word: int | None = None,  # of WordPiece
 ) -> tokenization.Tokenizer:
   """Tokenizer of a vocabulary; InputError unless it fits model and text."""
   tokenizer: tokenization.Tokenizer
@@ -36,47 +36,30 @@ def load_tokenizer(
     tokenizer = subword_tokenizer.load(vocab_file, finds_mask)
     _check_rows(vocab_file, max(tokenizer.inv_vocab) + 1, vocab_size)
   else:
-    options = vocab_size, init_checkpoint, finds_mask
-    tokenizer = _load_wordpiece(
-      vocab_file, do_lower_case, *options, **wordpiece
-    )
+    vocab = load(vocab_file)
+    check(vocab_file, vocab, vocab_size)
+    try:
+      # The checkpoint's folder may have the name of a published model, which
+      # says its casing.
+      tokenization.validate_case_matches_checkpoint(
+        do_lower_case, init_checkpoint
+      )
+      tokenizer = tokenization.FullTokenizer(
+        vocab,
+        do_lower_case,
+        [tokenization.BERT_TOKENS.mask] if finds_mask else [],
+        max_input_chars_per_word or tokenization.MAX_INPUT_CHARS_PER_WORD,
+      )
+    except ValueError as error:
+      raise InputError(f"{vocab_file}: {error}") from error
+    if checks_case and has_enough_words(vocab):
+      check_case(vocab_file, vocab, do_lower_case)
   if init_checkpoint:
     _compare_with_checkpoint(vocab_file, init_checkpoint)
   if type_vocab_size < 2:
     tokenizer.special_tokens = tokenizer.special_tokens._replace(
       second_segment=0
     )
-  return tokenizer
-
-
-def _load_wordpiece(
-  vocab_file: str,
-  do_lower_case: bool,
-  vocab_size: int | None,
-  init_checkpoint: str | None,
-  finds_mask: bool,
-  checks_case: bool = True,
-  max_input_chars_per_word: int | None = None,
-) -> tokenization.FullTokenizer:
-  """Tokenizer of WordPieces, see `load_tokenizer`."""
-  vocab = load(vocab_file)
-  check(vocab_file, vocab, vocab_size)
-  try:
-    # The checkpoint's folder may have the name of a published model, which says
-    # its casing.
-    tokenization.validate_case_matches_checkpoint(
-      do_lower_case, init_checkpoint
-    )
-    tokenizer = tokenization.FullTokenizer(
-      vocab,
-      do_lower_case,
-      [tokenization.BERT_TOKENS.mask] if finds_mask else [],
-      max_input_chars_per_word or tokenization.MAX_INPUT_CHARS_PER_WORD,
-    )
-  except ValueError as error:
-    raise InputError(f"{vocab_file}: {error}") from error
-  if checks_case and has_enough_words(vocab):
-    check_case(vocab_file, vocab, do_lower_case)
   return tokenizer
 
 
@@ -137,11 +120,6 @@ def _read_lines(path: str) -> list[str]:
 def load(path: str) -> dict[str, int]:
   """Reads WordPieces as a mapping from entry to id, see `read_pieces`."""
   return {entry: index for index, entry in enumerate(read_pieces(path))}
-
-
-def file_name(path: str) -> str:
-  """Name in a model's folder of a vocabulary from another place."""
-  return model_files.TOKENIZER if is_subword(path) else model_files.VOCAB
 
 
 def hash_of(path: str) -> str:

@@ -79,10 +79,7 @@ OF_DISTILBERT = {"pooler_act": "relu", "type_vocab_size": 0}
 
 # Classes of other models, and prefixes of tensors that wrap no BERT.
 _OTHER_MODEL = re.compile(r"(?!Bert)\w+(Model$|For[A-Z])")
-_MODELS = (
-  *tensor_names.PREFIXES.values(),
-  *("ernie", "nezha", "splinter"),
-)
+_MODELS = (*tensor_names.PREFIXES.values(), "ernie", "nezha", "splinter")
 
 # Class of ELECTRA's discriminator, whose generator is another model there.
 _OF_NETWORKS = "ElectraForPreTraining"

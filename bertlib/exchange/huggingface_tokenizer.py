@@ -27,13 +27,9 @@ _NO_LIMIT = 2**31
 # Of byte-level BPE without a tokenizer.json, and its special tokens there.
 _MERGES = "merges.txt"
 _OF_ROBERTA = {
-  "cls_token": "<s>",
-  "pad_token": "<pad>",
-  "sep_token": "</s>",
-  "unk_token": "<unk>",
-  "mask_token": "<mask>",
+  f"{role}_token": getattr(subword_tokenizer.OF_ROBERTA, role)
+  for role in ("cls", "pad", "sep", "unk", "mask")
 }
-
 
 # Files of tokenizers that have to be converted by the library that wrote them.
 _OTHER_FILES = {
@@ -85,7 +81,7 @@ def read(
   rules["tokenizer_class"] = of_class
   rules["token_type_ids"] = "token_type_ids" in inputs
   if vocab_file is not None:
-    vocab, added = read_vocab(vocab_file), {}
+    entries, added = pieces(read_vocab(vocab_file)), {}
   else:
     decoder = config.get("added_tokens_decoder") or {}
     tokens = [
@@ -94,10 +90,10 @@ def read(
       *fast.get("added_tokens", ()),
     ]
     added = {token["content"]: token for token in tokens}
-    vocab, about = _find_vocab(folder, fast)
+    entries, about = _find_vocab(folder, fast)
     notes += about
   do_lower_case, about = choose_casing(
-    [do_lower_case, rules["lowercase"]], vocab
+    [do_lower_case, rules["lowercase"]], entries
   )
   notes += about + _other_rules(config | rules, do_lower_case)
   names = {
@@ -107,10 +103,10 @@ def read(
   }
   for name in {*names.values(), *SPECIAL.values()} & added.keys():
     del added[name]
-  vocab, about = _with_added_tokens(vocab, added, vocab_size, do_lower_case)
-  vocab, renamed = _with_standard_names(vocab, names, folder)
+  about = _add_tokens(entries, added, vocab_size, do_lower_case)
+  renamed = _give_standard_names(entries, names, folder)
   return Tokenizer(
-    vocab,
+    "".join(f"{entry}\n" for entry in entries).encode(),
     do_lower_case,
     rules["max_input_chars_per_word"],
     _max_length(config),
@@ -171,13 +167,13 @@ def pieces(vocab: bytes) -> list[str]:
 
 
 def choose_casing(
-  stated: Iterable[bool | None], vocab: bytes
+  stated: Iterable[bool | None], entries: Iterable[str]
 ) -> tuple[bool, list[str]]:
   """The first stated casing, else that of the vocabulary with a line."""
   for do_lower_case in stated:
     if do_lower_case is not None:
       return do_lower_case, []
-  do_lower_case = not vocabulary.is_cased(pieces(vocab))
+  do_lower_case = not vocabulary.is_cased(entries)
   other = "; transformers lower-cases then" * (not do_lower_case)
   return do_lower_case, [
     f"do_lower_case: {do_lower_case}, by the capital letters in the vocabulary"
@@ -358,11 +354,12 @@ def _from_merges(folder: str, config: Mapping[str, Any]) -> dict[str, Any]:
 # Vocabulary
 
 
-def _find_vocab(folder: str, fast: Mapping) -> tuple[bytes, list[str]]:
-  """Contents of `vocab.txt`, or the vocabulary in `tokenizer.json`."""
+def _find_vocab(folder: str, fast: Mapping) -> tuple[list[str], list[str]]:
+  """Entries of `vocab.txt`, or those in `tokenizer.json`, and a note."""
   names = model_files.VOCAB, "assets/tokenizer/vocabulary.txt"
   paths = (os.path.join(folder, name) for name in names)
-  found = next(map(read_vocab, filter(os.path.exists, paths)), None)
+  path = next(filter(os.path.exists, paths), None)
+  found = pieces(read_vocab(path)) if path else None
   model = fast.get("model") or {}
   is_wordpiece = model.get("type", "WordPiece") == "WordPiece"
   if not (is_wordpiece and "vocab" in model):
@@ -381,7 +378,7 @@ def _find_vocab(folder: str, fast: Mapping) -> tuple[bytes, list[str]]:
   added = {t["content"]: t["id"] for t in fast.get("added_tokens", ())}
   ids, notes = added | model["vocab"], []
   if found is not None:
-    listed = added | {entry: i for i, entry in enumerate(pieces(found))}
+    listed = added | {entry: i for i, entry in enumerate(found)}
     other = {*zip(listed.values(), listed)} ^ {*zip(ids.values(), ids)}
     other = [repr(entry) for _, entry in sorted(other) if entry]
     if not other:
@@ -397,17 +394,17 @@ def _find_vocab(folder: str, fast: Mapping) -> tuple[bytes, list[str]]:
       f"{folder}/tokenizer.json: the ids have gaps; name a vocabulary with"
       " --vocab_file"
     )
-  return "".join(f"{entry}\n" for entry in entries).encode(), notes
+  return entries, notes
 
 
-def _with_added_tokens(
-  vocab: bytes,
+def _add_tokens(
+  entries: list[str],
   added: Mapping[str, Mapping[str, Any]],  # as in `tokenizer.json`
   vocab_size: int,
   do_lower_case: bool,
-) -> tuple[bytes, list[str]]:
+) -> list[str]:
   """Appends the added tokens, by id, that continue the vocabulary."""
-  entries, left_out, never_found = pieces(vocab), [], []
+  left_out, never_found = [], []
   size, new = len(entries), added.keys() - set(entries)
   for token in sorted(new, key=lambda token: (added[token]["id"], token)):
     is_line = token and token == " ".join(token.split())
@@ -436,7 +433,7 @@ def _with_added_tokens(
       "note: text here has no added tokens with punctuation, spaces or, where"
       f" it is lower-cased, capitals: {some_of([*map(repr, never_found)])}"
     )
-  return "".join(f"{entry}\n" for entry in entries).encode(), notes
+  return notes
 
 
 def _special_names(fast: Mapping[str, Any]) -> dict[str, str]:
@@ -450,11 +447,11 @@ def _special_names(fast: Mapping[str, Any]) -> dict[str, str]:
   return {key: name for key, name in names.items() if name}
 
 
-def _with_standard_names(
-  vocab: bytes, names: Mapping[str, Any], folder: str
-) -> tuple[bytes, list[str]]:
+def _give_standard_names(
+  entries: list[str], names: Mapping[str, Any], folder: str
+) -> list[str]:
   """Renames special entries to those of BERT."""
-  entries, renamed = pieces(vocab), []
+  renamed = []
   for key, standard in SPECIAL.items():
     name = names.get(key) or standard
     if name == standard or name not in entries:
@@ -469,8 +466,7 @@ def _with_standard_names(
   missing = [name for name in SPECIAL.values() if name not in entries]
   notes = []
   if renamed:
-    vocab = "".join(f"{entry}\n" for entry in entries).encode()
     notes.append(f"renamed in the vocabulary: {', '.join(renamed)}")
   if missing:
     notes.append(f"note: the vocabulary has no {some_of(missing)}")
-  return vocab, notes
+  return notes

@@ -31,11 +31,7 @@ from bertlib.export import same_outputs
 from bertlib.io import files, json_files
 from bertlib.settings import model_description
 from bertlib.task import task_record
-from bertlib.task.task_record import (
-  PROBLEM_TYPES,
-  HuggingFaceModel,
-  TaskRecord,
-)
+from bertlib.task.task_record import PROBLEM_TYPES, HuggingFaceModel, TaskRecord
 
 # Files of the weights, of which transformers reads the first.
 _SAFETENSORS, _PYTORCH = "model.safetensors", "pytorch_model.bin"
@@ -192,7 +188,9 @@ def _describe(
     description.get("do_lower_case"),
     config.pop("do_lower_case", None),
   )
-  do_lower_case, notes = huggingface_tokenizer.choose_casing(stated, vocab)
+  do_lower_case, notes = huggingface_tokenizer.choose_casing(
+    stated, huggingface_tokenizer.pieces(vocab)
+  )
   description = {
     "max_seq_length": model_folder.max_tokens(config),
     **description,
@@ -276,6 +274,7 @@ def _of_kind(config: Mapping[str, Any]) -> dict[str, Any]:
   found = {
     names.get(key, key): value
     for key, value in config.items()
+    # The last is of training alone.
     if key not in (*_fixed_values(config), "pooler_dropout_prob")
   }
   prefix, (name,) = tensor_names.CLASSES[kind], config["architectures"]
@@ -291,8 +290,6 @@ def _fixed_values(config: Mapping[str, Any]) -> dict[str, Any]:
   fixed = {
     "pooler_act": "tanh",
     "position_offset": model_folder.position_offset(others),
-    # It is of training alone.
-    "pooler_dropout_prob": config.get("pooler_dropout_prob"),
   }
   if config["model_type"] == "distilbert":
     fixed |= from_huggingface.OF_DISTILBERT

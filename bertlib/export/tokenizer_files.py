@@ -18,11 +18,8 @@ CONFIG_FILE, FILE = "tokenizer_config.json", "tokenizer.json"
 
 # Special entries of BERT, by their keys in `tokenizer_config.json`.
 SPECIAL = {
-  "pad_token": "[PAD]",
-  "unk_token": "[UNK]",
-  "cls_token": "[CLS]",
-  "sep_token": "[SEP]",
-  "mask_token": "[MASK]",
+  f"{role}_token": getattr(tokenization.BERT_TOKENS, role)
+  for role in ("pad", "unk", "cls", "sep", "mask")
 }
 
 # `BertNormalizer` of `tokenizers` lower-cases each letter alone. BERT makes Σ a
@@ -138,13 +135,10 @@ def _cuts(
 
 
 def _tokenizer(
-  vocab: Mapping[str, int],
-  description: Mapping[str, Any],
-  added: Sequence[str],
+  vocab: Mapping[str, int], description: Mapping[str, Any], added: Sequence[str]
 ) -> dict[str, Any]:
   """Contents of `tokenizer.json`: the ids of `model_inputs.encode_pair`."""
   limit = description.get("max_input_chars_per_word")
-
   normalizer: dict[str, Any] = {
     "type": "BertNormalizer",
     "clean_text": True,

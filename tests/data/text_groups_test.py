@@ -10,26 +10,28 @@ from refused import refusal
 
 from bertlib.data import text_groups
 from bertlib.data.text_groups import Columns, Example
+from bertlib.settings.common import TableSettings
 
 pytestmark = pytest.mark.unit
 
-PAIR = Columns(["anchor", "positive"])
 TRIPLET = Columns(["anchor", "positive", "negative"])
 SCORED = Columns(["a", "b"], score="score")
 LABELED_PAIR = Columns(["a", "b"], label="label")
 LABELED = Columns(["text"], label="label")
+TABLE = TableSettings()
 
 
-def read(folder, content, columns, name="data.tsv", **options):
+def read(folder, content, columns, name="data.tsv", max_score=1.0, **flags):
   path = folder / name
   path.write_text(content, encoding="utf-8")
-  return text_groups.read_examples(str(path), columns, **options)
+  settings = TableSettings(**flags)
+  return text_groups.read_examples(str(path), columns, max_score, settings)
 
 
 @pytest.mark.parametrize(
   ("columns", "kind"),
   [
-    (PAIR, "pairs"),
+    (Columns(["anchor", "positive"]), "pairs"),
     (TRIPLET, "triplets"),
     (Columns(["1", "2", "3", "4", "5"]), "triplets"),
     (SCORED, "scored_pairs"),
@@ -109,9 +111,8 @@ def test_a_list_in_a_table_is_a_text(tmp_path):
 
 
 def test_negatives_of_several_columns_are_joined(tmp_path):
-  columns = Columns(["1", "2", "3", "4", "5"])
   content = "a\tb\tc\t\td\n"
-  assert read(tmp_path, content, columns) == [Example(["a", "b", "c", "d"])]
+  assert read(tmp_path, content, Columns([*"12345"])) == [Example([*"abcd"])]
 
 
 def test_scores_are_scaled_to_0_to_1(tmp_path):
@@ -126,7 +127,7 @@ def test_a_spreadsheet_may_have_semicolons_and_decimal_commas(tmp_path):
   assert [example.score for example in examples] == [0.7, 0.4]
   assert examples[0].texts == ["x; y", "z, z"]
   path = str(tmp_path / "data.csv")
-  texts = text_groups.read_texts(path, columns=["2"], delimiter=";")
+  texts = text_groups.read_texts(path, TableSettings(delimiter=";"), ["2"])
   assert texts == ["a", "x; y", "x"]
 
 
@@ -157,10 +158,10 @@ def test_labels_are_texts(tmp_path):
 def test_texts_of_a_table_are_in_the_named_column(tmp_path, name, content):
   path = tmp_path / name
   path.write_text(content)
-  texts = text_groups.read_texts(str(path), columns=["text"])
+  texts = text_groups.read_texts(str(path), TABLE, ["text"])
   assert texts == ["one, two", "three"]
   for columns in ([], ["id", "text"]):
-    message = refusal(text_groups.read_texts, str(path), None, columns)
+    message = refusal(text_groups.read_texts, str(path), TABLE, columns)
     assert message.startswith(f"{path}: is a table. ")
 
 
@@ -190,7 +191,7 @@ def test_bad_rows_are_refused_or_skipped(tmp_path, caplog, columns, row, fault):
   assert "ix the row" in message
   content = f"{good}{row}\n{good}{good.replace('y', 'z')}"
   with caplog.at_level(logging.WARNING):
-    examples = read(tmp_path, content, columns, skip_bad_rows=True)
+    examples = read(tmp_path, content, columns, bad_rows="skip")
   assert len(examples) == 3
   assert "bad rows skipped: 1, " in caplog.text
 
@@ -224,7 +225,7 @@ def test_texts_are_read_from_a_file_or_stdin(tmp_path, monkeypatch):
   path = tmp_path / "texts.txt"
   path.write_bytes(content.encode())
   expected = ["one\ttwo ||| three", "four"]
-  assert text_groups.read_texts(str(path)) == expected
+  assert text_groups.read_texts(str(path), TABLE) == expected
   stdin = io.TextIOWrapper(io.BytesIO(content.encode()))
   monkeypatch.setattr("sys.stdin", stdin)
-  assert text_groups.read_texts("-") == expected
+  assert text_groups.read_texts("-", TABLE) == expected

@@ -12,7 +12,7 @@ import numpy as np
 
 from bertlib.cli.errors import InputError
 from bertlib.data import beir, example_checks, text_groups
-from bertlib.data.text_groups import Columns, Example, kind_of
+from bertlib.data.text_groups import Example, kind_of
 from bertlib.io.files import open_any
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings import embedding_spec, model_description
@@ -53,11 +53,6 @@ def prefixes(spec: EmbeddingSpec, kind: str) -> tuple[str, str]:
   if kind in ("pairs", "triplets"):
     return spec.query_prefix, spec.passage_prefix
   return spec.prompt(None), spec.prompt(None)
-
-
-def is_vector_file(teacher: str) -> bool:
-  """True if --teacher is a file of vectors, not a model."""
-  return teacher.endswith(".npy")
 
 
 def read_vectors(path: str, num_vectors: int) -> np.ndarray:
@@ -203,20 +198,21 @@ def distinct_texts(examples: Sequence[Example]) -> tuple[list[str], np.ndarray]:
 
 def read_data(settings: EmbeddingSettings) -> Data:
   """Reads the files that the run uses."""
-  kind, train = None, []
+  flags, columns = settings.flags, settings.train_columns
+  mines = flags.do_predict and settings.mining.mine_negatives
   bad_rows: dict[str, list[str]] = {}
-  if settings.flags.do_train:
-    columns = settings.train_columns
-    kind = kind_of(columns)
-    train = _read_examples(settings, settings.train_file, columns, bad_rows)
-    step_plan.count_steps(settings.flags, len(train), "examples")
-  mined = None
-  if settings.flags.do_predict and settings.mining.mine_negatives:
-    path, columns = settings.train_file, settings.train_columns
-    pairs = train or _read_examples(settings, path, columns, bad_rows)
-    mined = find_pairs(path, pairs)
+  path, train, mined = settings.train_file, [], None
+  if flags.do_train or mines:
+    examples = text_groups.read_examples(
+      path, columns, settings.max_score, settings.text, bad_rows
+    )
+  if flags.do_train:
+    train = examples
+    step_plan.count_steps(flags, len(train), "examples")
+  if mines:
+    mined = find_pairs(path, examples)
   return Data(
-    kind,
+    kind_of(columns) if train else None,
     train,
     _read_dev_set(settings, bad_rows),
     *(
@@ -239,27 +235,12 @@ def _read_dev_set(
     return DevSet("retrieval", (), beir.read(path))
   columns = settings.dev_columns
   kind = kind_of(columns)
-  examples = _read_examples(settings, path, columns, bad_rows)
+  examples = text_groups.read_examples(
+    path, columns, settings.max_score, settings.text, bad_rows
+  )
   if kind in ("pairs", "triplets"):
     return DevSet("retrieval", (), beir.from_examples(examples))
   return DevSet(kind, examples, None)
-
-
-def _read_examples(
-  settings: EmbeddingSettings,
-  path: str,
-  columns: Columns,
-  bad_rows: dict[str, list[str]],
-):
-  return text_groups.read_examples(
-    path,
-    columns,
-    settings.max_score,
-    settings.text.codec,
-    settings.text.bad_rows == "skip",
-    bad_rows,
-    settings.text.delimiter,
-  )
 
 
 def _read_texts(
@@ -268,30 +249,20 @@ def _read_texts(
   path = getattr(settings, flag)
   if not path or not settings.flags.do_predict:
     return ()
-  return text_groups.read_texts(
-    path,
-    settings.text.codec,
-    settings.text_columns or (),
-    skip_bad_rows=settings.text.bad_rows == "skip",
-    bad_rows=bad_rows,
-    delimiter=settings.text.delimiter,
-  )
+  columns = settings.text_columns
+  return text_groups.read_texts(path, settings.text, columns, bad_rows)
 
 
 def data_files(settings: EmbeddingSettings) -> list[tuple[str, str | None]]:
   """Paths of the data files of the run, with their uses."""
   run, teacher = settings.flags, settings.objective.teacher or ""
   files: list[tuple[str | None, str | None]] = []
-  mines = run.do_predict and settings.mining.mine_negatives
-  if run.do_train or mines:
+  if run.do_train or (run.do_predict and settings.mining.mine_negatives):
     files.append((settings.train_file, TRAINING_DATA if run.do_train else None))
-  if run.do_train:
-    files.append((teacher if is_vector_file(teacher) else None, "teacher"))
+  if run.do_train and teacher.endswith(".npy"):  # vectors, not a model
+    files.append((teacher, "teacher"))
   if run.evaluates:
-    path = settings.dev_file
-    is_beir = path and beir.is_beir(path)
-    paths = beir.data_files(path) if is_beir else [path]
-    files += [(path, DEV_DATA) for path in paths]
+    files += [(path, DEV_DATA) for path in beir.data_files(settings.dev_file)]
   if run.do_predict:
     paths = settings.predict_file, settings.corpus_file, settings.query_file
     files += [(path, None) for path in paths]

@@ -76,14 +76,9 @@ class VectorPredictor(BatchPredictor):
 
   def read_file(self, settings, bad):
     """See base class."""
-    text = settings.text
-    rows, text_of = text_groups.text_rows(
-      settings.predict_file,
-      text.codec,
-      settings.text_columns or (),
-      text.delimiter,
-    )
-    return tables.read_examples(rows, text_of, text.bad_rows == "skip", bad)
+    path, columns = settings.predict_file, settings.text_columns
+    rows = text_groups.text_rows(path, settings.text, columns)
+    return tables.read_examples(*rows, settings.text.bad_rows == "skip", bad)
 
   def answer_blocks(self, sets):
     """See base class; an answer is a vector, of the model's default prompt."""

@@ -10,12 +10,8 @@ from bertlib.data.text_groups import Example
 from bertlib.reporting import html_report, search_report, statistics
 from bertlib.reporting.html_report import Section
 from bertlib.reporting.statistics import Interval
-from bertlib.tasks.embeddings import (
-  embedding_evaluation,
-  embedding_inputs,
-  similarity_scores,
-)
-from bertlib.tasks.embeddings.embedding_evaluation import Evaluation
+from bertlib.tasks.embeddings import embedding_evaluation, embedding_inputs
+from bertlib.tasks.embeddings.embedding_evaluation import Evaluation, Neighbors
 
 
 def sections(
@@ -57,7 +53,7 @@ def _rank_errors(scores: np.ndarray, cosines: np.ndarray) -> np.ndarray:
 
 
 def _neighbor_errors(
-  examples: Sequence[Example], neighbors: similarity_scores.Neighbors
+  examples: Sequence[Example], neighbors: Neighbors
 ) -> Section:
   """Section on the texts that are most similar to one with another label."""
   (wrong,) = np.nonzero(~neighbors.is_correct.astype(bool))
@@ -96,5 +92,5 @@ def intervals(
   gold = embedding_evaluation.gold_values(dev_set.kind, dev_set.examples)
   return {
     name: statistics.bootstrap(metric, evaluation.cosines, gold)
-    for name, metric in similarity_scores.PAIR_METRICS[dev_set.kind].items()
+    for name, metric in embedding_evaluation.PAIR_METRICS[dev_set.kind].items()
   }

@@ -23,7 +23,6 @@ LOSSES = (
   "distillation",
 )
 
-
 # Losses that a kind of data can train; the first is the default.
 LOSSES_OF_KIND = {
   "pairs": ("infonce",),
@@ -291,10 +290,8 @@ class EmbeddingSettings(TrainingSettings):
     """Columns of --dev_file: those of --train_file unless others are named."""
     if not self.names_dev_columns:
       return self.train_columns
-    return Columns(
-      self.dev_text_columns or self.text_columns or (),
-      self.dev_score_column,
-    )
+    names = self.dev_text_columns or self.text_columns or ()
+    return Columns(names, self.dev_score_column)
 
   @property
   def names_dev_columns(self) -> bool:

@@ -124,9 +124,7 @@ def read_table(
 ) -> Iterator[Group]:
   """Yields the groups of rows, without pairs that contradict earlier ones."""
   text, bad = settings.text, bad_rows.setdefault(path, [])
-  rows, example = text_groups.open_table(
-    path, columns, max_score, text.codec, text.delimiter
-  )
+  rows, example = text_groups.open_table(path, columns, max_score, text)
   known: dict[int, float] = {}  # labels of pairs, by their hash
   num_others, bad[:] = 0, []
   for (query, *documents), score, label, scores in tables.read_examples(
@@ -178,9 +176,9 @@ def pair_rows(
   settings: Any,  # `RankingSettings`
 ) -> tuple[Iterable[Any], Callable[[Any], tuple[str, ...]]]:
   """Rows of --predict_file, and a function that gives the pair of each."""
-  path, text = settings.predict_file, settings.text
   names = () if settings.flags.do_train else settings.text_columns or ()
+  columns = Columns(names[:2] or ("1", "2"))
   rows, example = text_groups.open_table(
-    path, Columns(names[:2] or ("1", "2")), None, text.codec, text.delimiter
+    settings.predict_file, columns, None, settings.text
   )
   return rows, lambda row: tuple(example(row).texts)

@@ -60,11 +60,11 @@ def read_data(settings: RankingSettings, loss: str | None) -> Data:
     train = ranking_examples.open_groups(settings, loss, bad_rows)
     step_plan.count_steps(flags, len(train), "queries")
   if flags.evaluates and beir.is_beir(settings.dev_file):
-    dev = _read_folder(settings, "dev_file", is_judged=True)
+    dev = rankings.of_folder(settings, "dev_file", is_judged=True)
   elif flags.evaluates:
     dev = rankings.of_table(settings, bad_rows)
-  if flags.do_predict and path != "-" and beir.is_beir(path):
-    predict = _read_folder(settings, "predict_file", is_judged=False)
+  if flags.do_predict and beir.is_beir(path):
+    predict = rankings.of_folder(settings, "predict_file", is_judged=False)
   elif flags.do_predict:
     predict = tables.collect_examples(
       path,
@@ -83,16 +83,6 @@ def read_data(settings: RankingSettings, loss: str | None) -> Data:
   return Data(train, dev, predict, bad_rows)
 
 
-def _read_folder(
-  settings: RankingSettings, flag: str, is_judged: bool
-) -> Search:
-  """The search of a folder that a flag names."""
-  path, candidates = getattr(settings, flag), settings.candidates
-  settings.need("candidates", f"{flag}={path}")
-  run_file = None if os.path.isdir(candidates) else candidates
-  return rankings.of_folder(path, run_file, settings.top_k, is_judged)
-
-
 def data_files(settings: RankingSettings) -> list[tuple[str, str | None]]:
   """Paths of the data files of the run, with their uses."""
   run, found = settings.flags, []
@@ -102,9 +92,7 @@ def data_files(settings: RankingSettings) -> list[tuple[str, str | None]]:
     (run.do_predict and settings.predict_file, None, "test"),
   ):
     if path:
-      is_beir = path != "-" and beir.is_beir(path)
-      paths = beir.data_files(path, split) if is_beir else [path]
-      found += [(path, use) for path in paths]
+      found += [(path, use) for path in beir.data_files(path, split)]
   candidates = settings.candidates
   if candidates and not os.path.isdir(candidates):
     found.append((candidates, None))

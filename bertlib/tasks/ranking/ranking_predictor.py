@@ -102,12 +102,11 @@ class RankingPredictor(BatchPredictor):
     Raises:
       InputError: the query or a document is not a str.
     """
-    if not batch_predictor.is_text(query):
-      raise InputError(f"query: is {query!r:.80}. Give a str")
     is_text = batch_predictor.is_text
-    texts = [
-      *batch_predictor.validated(documents, is_text, "a str", "documents")
-    ]
+    if not is_text(query):
+      raise InputError(f"query: is {query!r:.80}. Give a str")
+    validated = batch_predictor.validated
+    texts = [*validated(documents, is_text, "a str", "documents")]
     logits = self.logits(zip(itertools.repeat(query), texts))
     scores = activate(self.description, logits).tolist()
     order = np.argsort(-logits, kind="stable")[:top_k].tolist()

@@ -10,12 +10,8 @@ from typing import Any
 import tokenization
 from bertlib.cli.absl import logging
 from bertlib.data import model_inputs, tf_records
-from bertlib.data.batch_predictor import blocks
 from bertlib.settings.long_texts import LongTextSettings
 from bertlib.tasks.ranking.ranking_examples import Group
-
-# Groups that are encoded together.
-_BLOCK_SIZE = 1024
 
 
 def layout(loss: str | None, num_documents: int, max_seq_length: int):
@@ -44,31 +40,29 @@ def write_records(
   of_teacher = iter(() if teacher_scores is None else teacher_scores)
 
   def records() -> Iterator[dict[str, Any]]:
-    for block in blocks(groups, _BLOCK_SIZE):
-      encoded = model_inputs.encode_pairs(
-        tokenizer,
-        (
-          (query_prefix + group.query, text)
-          for group in block
-          for text in group.documents
-        ),
-        max_seq_length,
-        cutting,
-      )
-      for group in block:
-        rows = [next(encoded) for _ in group.documents]
-        num_truncated.extend(row.num_truncated_tokens for row in rows)
-        num_missing = num_documents - len(rows)
-        zeros = [0.0] * num_missing
-        scores = group.teacher_scores or itertools.islice(of_teacher, len(rows))
-        yield {
-          name: [value for row in rows for value in getattr(row, name)]
-          + missing * num_missing
-          for name in model_inputs.TOKEN_FEATURES
-        } | {
-          "labels": [*group.labels, *zeros],
-          "teacher_scores": [*scores, *zeros],
-        }
+    to_encode, to_write = itertools.tee(groups)
+    pairs = (
+      (query_prefix + group.query, text)
+      for group in to_encode
+      for text in group.documents
+    )
+    encoded = model_inputs.encode_pairs(
+      tokenizer, pairs, max_seq_length, cutting
+    )
+    for group in to_write:
+      rows = [next(encoded) for _ in group.documents]
+      num_truncated.extend(row.num_truncated_tokens for row in rows)
+      num_missing = num_documents - len(rows)
+      zeros = [0.0] * num_missing
+      scores = group.teacher_scores or itertools.islice(of_teacher, len(rows))
+      yield {
+        name: [value for row in rows for value in getattr(row, name)]
+        + missing * num_missing
+        for name in model_inputs.TOKEN_FEATURES
+      } | {
+        "labels": [*group.labels, *zeros],
+        "teacher_scores": [*scores, *zeros],
+      }
 
   num_groups = tf_records.write_records(path, records(), features)
   num_cut = sum(map(bool, num_truncated))

@@ -6,7 +6,7 @@ rank, score and the name of the run.
 
 from __future__ import annotations
 
-import types
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,11 +19,7 @@ from bertlib.io import json_files, text_files
 from bertlib.io.files import atomic_write
 from bertlib.tasks.ranking import ranking_examples
 
-# Ids of documents by id of query, the best first.
-Rankings = Mapping[str, Sequence[str]]
-
 _FIX = "Fix the file, or write it again"
-
 
 # Id of a query, ids of its documents, the best first, and their logits.
 Ranked = tuple[str, Sequence[str], np.ndarray]
@@ -37,12 +33,13 @@ class Search(NamedTuple):
   corpus: Iterable[tuple[str, str]]
   # Grades by id of query and of relevant document; empty if nothing is judged.
   relevance: Mapping[str, Mapping[str, float]]
-  candidates: Rankings = types.MappingProxyType({})
-  documents: Mapping[str, str] = types.MappingProxyType({})  # their texts
+  # Ids of documents by id of query, the best first.
+  candidates: Mapping[str, Sequence[str]] = {}
+  documents: Mapping[str, str] = {}  # their texts
   is_ordered: bool = True  # False where a file has the candidates of a query
   texts: Any = None  # `text_sets.TextSet` of the `pairs`, when it is written
 
-  def with_candidates(self, candidates: Rankings) -> Search:
+  def with_candidates(self, candidates: Mapping[str, Sequence[str]]) -> Search:
     """Reads the texts of candidates; warns of those that are empty or wrong."""
     candidates = {query: candidates.get(query, ()) for query in self.queries}
     needed = {document for ids in candidates.values() for document in ids}
@@ -84,19 +81,21 @@ class Search(NamedTuple):
 
 
 def of_folder(
-  path: str,
-  run_file: str | None,  # None for a search to come
-  top_k: int,  # candidates of a query
+  settings: Any,  # `RankingSettings`
+  flag: str,  # names the folder
   is_judged: bool,
 ) -> Search:
   """The search of a folder in the layout of BEIR."""
+  path, run_file = getattr(settings, flag), settings.candidates
+  settings.need("candidates", f"{flag}={path}")
   everything = beir.read_unjudged(path)
   found = beir.read(path) if is_judged else everything
   search = Search(found.queries, found.corpus, found.relevance)
-  if not run_file:
+  if os.path.isdir(run_file):  # an encoder, which finds them in the run
     return search
   run = read_run(run_file, everything.queries)
-  search = search.with_candidates({q: ids[:top_k] for q, ids in run.items()})
+  best = {query: ids[: settings.top_k] for query, ids in run.items()}
+  search = search.with_candidates(best)
   for query, ids in search.candidates.items():
     for id_ in ids:
       if id_ not in search.documents:

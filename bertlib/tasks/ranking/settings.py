@@ -16,7 +16,7 @@ from bertlib.settings.training import (
   TrainingSettings,
 )
 
-# Keys of the tables in `ranking_losses`, which imports TensorFlow.
+# Keys of the table in run_reranker.py, which imports TensorFlow.
 LOSSES = ("bce", "listwise", "margin_mse")
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bertlib.tasks.ranking import ranking_losses
+import run_reranker
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures("graph")]
 
@@ -19,8 +19,8 @@ def loss_of(name, present, logits=LOGITS, **features):
   logits = tf.constant(logits)
   features = {name: tf.constant(x, tf.float32) for name, x in features.items()}
   features["input_mask"] = tf.constant(present)[..., tf.newaxis]
-  total = tf.reduce_sum(ranking_losses.weights(name, features))
-  loss = ranking_losses.loss(name, logits, features, total)
+  total = tf.reduce_sum(run_reranker.loss_weights(name, features))
+  loss = run_reranker.total_loss(name, logits, features, total)
   with tf.Session() as session:
     return session.run([loss, *tf.gradients(loss, logits)])
 
@@ -58,7 +58,7 @@ def test_a_loss_equals_that_of_sentence_transformers(
   assert loss == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ranking_losses.LOSSES)
+@pytest.mark.parametrize("name", run_reranker.LOSSES)
 def test_a_missing_document_changes_nothing(name):
   features = {"labels": [[1, 0, 0]] * 3, "teacher_scores": SCORES}
   loss, gradient = loss_of(name, MISSING, **features)

@@ -9,8 +9,8 @@ import pytest
 import reference_data
 import tensorflow as tf
 
+import convert_checkpoint
 from bertlib.cli.errors import InputError
-from bertlib.exchange import compare
 
 pytestmark = pytest.mark.unit
 
@@ -21,7 +21,7 @@ def test_a_truncated_checkpoint_is_a_one_line_error(tmp_path):
   data = f"{tmp_path}/bert_model.ckpt.data-00000-of-00001"
   os.truncate(data, 99)
   with pytest.raises(InputError, match=f"^{data}: [^\n]*$"):
-    compare.read_weights(str(tmp_path))
+    convert_checkpoint.read_weights(str(tmp_path))
 
 
 @pytest.mark.parametrize("signature", ["layers", "serving_default"])
@@ -31,7 +31,7 @@ def test_weights_are_read_from_any_saved_model(signature, tmp_path):
   function = tf.function(lambda: {"scale": module.scale + 0.0})
   function = function.get_concrete_function()
   tf.saved_model.save(module, str(tmp_path), {signature: function})
-  weights = compare.read_weights(str(tmp_path))
+  weights = convert_checkpoint.read_weights(str(tmp_path))
   assert {n: v.tolist() for n, v in weights.items()} == {"bert/scale": [2, 3]}
 
 
@@ -55,7 +55,7 @@ WEIGHTS = {
 )
 def test_weights_that_differ_are_printed(bias, agree, line, capsys):
   others = {n: v for n, v in {**WEIGHTS, "bias": bias}.items() if v is not None}
-  assert compare.compare_weights(WEIGHTS, others, 0.1) is agree
+  assert convert_checkpoint.compare_weights(WEIGHTS, others, 0.1) is agree
   *lines, summary, _ = capsys.readouterr().out.splitlines()
   assert lines == ([line] if line else [])
   equal = 2 - len(lines)

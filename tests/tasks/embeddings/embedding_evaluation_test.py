@@ -7,7 +7,7 @@ import pytest
 from sklearn import metrics
 
 from bertlib.data import nearest_neighbors
-from bertlib.tasks.embeddings import similarity_scores as similarity
+from bertlib.tasks.embeddings import embedding_evaluation as similarity
 
 pytestmark = pytest.mark.unit
 
