@@ -48,10 +48,11 @@ PAIRS = [(a, b) for a in SHORT + LONG for b in ["", *LONG[:2], *SHORT]]
 
 def kept(length_a, length_b, room, cutting, num_prompt=0):
   """Indices of the tokens of both texts in each row."""
-  return [
-    tuple([*itertools.chain(*parts)] for parts in pair)
-    for pair in model_inputs.cut(length_a, length_b, room, cutting, num_prompt)
-  ]
+  texts = [*range(length_a)], [*range(length_b)]
+  num_lost, rows = model_inputs.cut(*texts, room, cutting, num_prompt)
+  found = [{*itertools.chain(*parts)} for parts in zip(*rows)]
+  assert num_lost == length_a + length_b - sum(map(len, found))
+  return rows
 
 
 @pytest.mark.parametrize("cutting", [TRUNCATE, HEAD_TAIL, WINDOWS])

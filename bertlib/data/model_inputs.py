@@ -47,7 +47,8 @@ def encode_pair(
 ) -> EncodedPair:
   """Encodes one or two texts, see `encode_pairs`."""
   ids = tokenizer.encode(text_a), tokenizer.encode(text_b or "")
-  return _truncated(tokenizer.special_ids, *ids, max_seq_length)
+  (row,) = _rows(tokenizer.special_ids, *ids, max_seq_length, TRUNCATE)
+  return row
 
 
 def encode_pairs(
@@ -71,110 +72,81 @@ def encode_windows(
   cutting: LongTextSettings,
 ) -> Iterator[list[EncodedPair]]:
   """Encodes texts and pairs: the rows of each, several only of windows."""
-  special = tokenizer.special_ids
+  special, encode = tokenizer.special_ids, functools.cache(tokenizer.encode)
   pairs, read = itertools.tee(pairs)
   ids = tokenizer.encode_batch(text or "" for pair in read for text in pair[:2])
-  if cutting.truncates:
-    for ids_a, ids_b in zip(ids, ids):
-      yield [_truncated(special, ids_a, ids_b, max_seq_length, cutting)]
-    return
-  encode = functools.cache(tokenizer.encode)
-  for (_, _, *prompts), *both in zip(pairs, ids, ids):
+  for (_, _, *prompts), ids_a, ids_b in zip(pairs, ids, ids):
     num_prompt = 0
     for prompt in filter(None, prompts):
-      is_equal = map(operator.eq, encode(prompt), both[0])
+      is_equal = map(operator.eq, encode(prompt), ids_a)
       num_prompt = len([*itertools.takewhile(bool, is_equal)])
-    room = _room(special, both[1], max_seq_length)
-    rows: list[EncodedPair] = []
-    for parts in cut(*map(len, both), room, cutting, num_prompt):
-      kept = [
-        [i for part in of_text for i in ids[part.start : part.stop]]
-        for of_text, ids in zip(parts, both)
-      ]
-      # Of the text that windows divide, all tokens are in some window.
-      num_lost = sum(
-        len(ids) - len(left)
-        for of_text, ids, left in zip(parts, both, kept)
-        if not (rows or (cutting.has_windows and len(of_text) > 1))
-      )
-      features = token_features(*special.join(*kept), max_seq_length)
-      rows.append(EncodedPair(**features, num_truncated_tokens=num_lost))
-    yield rows
+    yield _rows(special, ids_a, ids_b, max_seq_length, cutting, num_prompt)
 
 
-def _truncated(
+def _rows(
   special: tokenization.SpecialTokens,
   ids_a: list[int],
   ids_b: list[int],
   max_seq_length: int,
-  cutting: LongTextSettings = TRUNCATE,
-) -> EncodedPair:
-  """The row of truncated texts, as by `cut`, in half the time."""
-  room = _room(special, ids_b, max_seq_length)
-  lengths = len(ids_a), len(ids_b)
-  keep_a, keep_b = truncated_lengths(*lengths, room, cutting.keeps_first)
-  joined = special.join(ids_a[:keep_a], ids_b[:keep_b])
-  features = token_features(*joined, max_seq_length)
-  num_lost = sum(lengths) - keep_a - keep_b
-  return EncodedPair(**features, num_truncated_tokens=num_lost)
-
-
-def _room(
-  special: tokenization.SpecialTokens, ids_b: list[int], max_seq_length: int
-) -> int:
-  """Number of tokens of texts in a row; InputError if less than 0."""
+  cutting: LongTextSettings,
+  num_prompt: int = 0,  # see `cut`
+) -> list[EncodedPair]:
+  """The rows of a text or pair; InputError if a row has no room for tokens."""
   if max_seq_length < special.num():
     raise InputError(
       f"max_seq_length={max_seq_length}: must be at least {special.num()}"
     )
-  return max_seq_length - special.num(bool(ids_b))
-
-
-# The indices of the tokens of a text in a row: the first ones, and a later part
-# where it is not truncated.
-Parts = Sequence[range]
+  room = max_seq_length - special.num(bool(ids_b))
+  num_lost, parts = cut(ids_a, ids_b, room, cutting, num_prompt)
+  rows = []
+  for pair in parts:
+    features = token_features(*special.join(*pair), max_seq_length)
+    rows.append(EncodedPair(**features, num_truncated_tokens=num_lost))
+    num_lost = 0
+  return rows
 
 
 def cut(
-  length_a: int,
-  length_b: int,
+  tokens_a: list[Any],
+  tokens_b: list[Any],
   room: int,
   cutting: LongTextSettings,
   num_prompt: int = 0,  # first tokens of the first text, kept in each row
-) -> Iterator[tuple[Parts, Parts]]:
-  """Cuts two texts, in tokens, to rows with at most `room` tokens of both."""
-  lengths = length_a, length_b
+) -> tuple[int, list[tuple[list[Any], list[Any]]]]:
+  """Number of tokens in no row, and the rows of two texts, of `room` tokens."""
+  lengths = len(tokens_a), len(tokens_b)
   if not (cutting.has_windows and 0 < room < sum(lengths)):
     keep_a, keep_b = truncated_lengths(*lengths, room, cutting.keeps_first)
     if cutting.long_texts == "head_tail":
-      yield (
-        _head_and_tail(length_a, keep_a, min(num_prompt, keep_a)),
-        _head_and_tail(length_b, keep_b, 0),
-      )
+      part_a = _head_and_tail(tokens_a, keep_a, min(num_prompt, keep_a))
+      part_b = _head_and_tail(tokens_b, keep_b, 0)
     else:
-      yield [range(keep_a)], [range(keep_b)]
-    return
+      part_a, part_b = tokens_a[:keep_a], tokens_b[:keep_b]
+    return sum(lengths) - keep_a - keep_b, [(part_a, part_b)]
   # Of equal texts the second one is divided, as in `truncated_lengths`; with
   # `keeps_first` the second one if it has tokens.
-  is_second = length_b >= (1 if cutting.keeps_first else length_a)
-  divided, kept = lengths[is_second], lengths[not is_second]
-  other = [range(min(kept, max(room // 2, room - divided)))]
-  head = 0 if is_second else min(num_prompt, room // 2)
-  room -= len(other[0]) + head
+  is_second = lengths[1] >= (1 if cutting.keeps_first else lengths[0])
+  divided, whole = (tokens_b, tokens_a)[:: 1 if is_second else -1]
+  other = whole[: max(room // 2, room - len(divided))]
+  num_prompt = 0 if is_second else min(num_prompt, room // 2)
+  head, rest = divided[:num_prompt], divided[num_prompt:]
+  room -= len(other) + len(head)
   stride = cutting.doc_stride or max(room // 2, 1)
-  for start, length in make_doc_spans(divided - head, room, stride):
-    window = [range(head), range(head + start, head + start + length)]
-    yield (other, window) if is_second else (window, other)
+  spans = make_doc_spans(len(rest), room, stride)
+  windows = [head + rest[start : start + length] for start, length in spans]
+  return len(whole) - len(other), [
+    (other, window) if is_second else (window, other) for window in windows
+  ]
 
 
-def _head_and_tail(length: int, keep: int, num_prompt: int) -> Parts:
+def _head_and_tail(tokens: list[Any], keep: int, num_prompt: int) -> list[Any]:
   """A quarter of the kept tokens, rounded, from the start, others at the end.
 
   This is the best of the ways to cut of Sun et al. 2019, section 5.3.1. The
   prompt is kept, and not counted.
   """
   head = num_prompt + (keep - num_prompt + 2) // 4
-  return [range(head), range(length - keep + head, length)]
+  return tokens[:head] + tokens[len(tokens) - keep + head :]
 
 
 def warn_of_many_windows(where: str, num_windows: int) -> None:
@@ -195,19 +167,19 @@ def window_offsets(
   texts: Sequence[str | None],  # two, the last one as in `encode_pair`
 ) -> list[dict[str, Any]]:
   """Characters of the windows of a text, or of the longer text of a pair."""
-  encoded = [*tokenizer.encode_with_offsets(text or "" for text in texts)]
-  lengths = [len(ids) for ids, _ in encoded]
-  divided = int(lengths[1] >= lengths[0])
+  encoded = tokenizer.encode_with_offsets(text or "" for text in texts)
+  offsets = [spans for _, spans in encoded]
+  num_a, num_b = map(len, offsets)
+  divided = int(num_b >= num_a)
   of_pair = {"text": ("text_a", "text_b")[divided]} if texts[1] else {}
-  room = max_seq_length - tokenizer.special_tokens.num(bool(lengths[1]))
+  room = max_seq_length - tokenizer.special_tokens.num(num_b > 0)
+  _, rows = cut(*offsets, room, cutting)
   found = []
-  for parts in cut(*lengths, room, cutting):
-    last = parts[divided][-1]
-    offsets = encoded[divided][1][last.start : last.stop]
+  for row in rows:
     # Those that fit are whole.
     start, end = 0, len(texts[divided] or "")
-    if len(parts[divided]) > 1:
-      start, end = offsets[0][0], offsets[-1][1]
+    if row[divided] and num_a + num_b > room:
+      start, end = row[divided][0][0], row[divided][-1][1]
     found.append({**of_pair, "start": start, "end": end})
   return found
 

@@ -46,11 +46,6 @@ class LongTextSettings(option.Group):
   )
 
   @property
-  def truncates(self) -> bool:
-    """True if long texts lose their end."""
-    return self.long_texts in (None, "truncate")
-
-  @property
   def has_windows(self) -> bool:
     """True if long texts are divided into windows."""
     return self.long_texts == "windows"
