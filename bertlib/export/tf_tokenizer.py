@@ -120,32 +120,19 @@ class GraphTokenizer:
       )
       head = tf.where(is_second, 0, tf.minimum(num_prompt, room // 2))
       room -= other + head
-      stride = tf.maximum(room // 2, 1)
+      stride = cutting.doc_stride or tf.maximum(room // 2, 1)
       windows = split_into_windows(
-        divided - head,
-        room,
-        tf.minimum(room, cutting.doc_stride or stride),
+        divided - head, room, tf.minimum(room, stride)
       )
       row = windows.row
       is_second, other, head = (
         tf.gather(values, row) for values in (is_second, other, head)
       )
-      span = windows._replace(start=windows.start + head)
-      ids_a, ids_b = (
-        tf.concat(
-          [
-            truncate_rows(tf.gather(ids, row), tf.where(is_long, first, other)),
-            gather_windows(
-              ids, span._replace(length=tf.where(is_long, span.length, 0))
-            ),
-          ],
-          axis=1,
-        )
-        for ids, is_long, first in (
-          (ids_a, ~is_second, head),
-          (ids_b, is_second, 0),
-        )
-      )
+      start = windows.start + head
+      of_a = Windows(row, start, tf.where(is_second, 0, windows.length))
+      of_b = Windows(row, start, windows.length - of_a.length)
+      ids_a = _with_first(ids_a, tf.where(is_second, other, head), of_a)
+      ids_b = _with_first(ids_b, tf.where(is_second, 0, other), of_b)
     elif cutting.long_texts == "head_tail":
       num_prompt = tf.minimum(num_prompt, keep_a)
       ids_a = _head_and_tail(ids_a, length_a, keep_a, num_prompt)
@@ -312,10 +299,10 @@ def _num_equal(rows, prompt: Sequence[int]):
 def _head_and_tail(rows, lengths, keep, num_prompt):
   """Cuts rows to `keep`, int32 [B], as `model_inputs.cut` does."""
   head = num_prompt + (keep - num_prompt + 2) // 4
-  tail = tf.where(keep == lengths, lengths - head, keep - head)
   row = tf.range(tf.size(keep))
-  end = gather_windows(rows, Windows(row, lengths - tail, tail))
-  return tf.concat([truncate_rows(rows, head), end], axis=1)
+  return _with_first(
+    rows, head, Windows(row, lengths - keep + head, keep - head)
+  )
 
 
 class Windows(NamedTuple):
@@ -345,6 +332,13 @@ def gather_windows(rows, windows: Windows):
   first += windows.start
   indices = tf.ragged.range(first, first + windows.length)
   return indices.with_values(tf.gather(rows.values, indices.values))
+
+
+def _with_first(rows, num_first, windows: Windows):
+  """Gathers the first values, int32 [windows], of rows before windows."""
+  first = Windows(windows.row, 0, num_first)
+  parts = gather_windows(rows, first), gather_windows(rows, windows)
+  return tf.concat(parts, axis=1)
 
 
 # From characters to words
