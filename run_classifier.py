@@ -24,6 +24,7 @@ else:  # A program that uses the Predictor.
 
   tensorflow_log.hide_information(keras_2=True)
 
+import functools
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -37,7 +38,7 @@ import modeling
 from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import app, option
 from bertlib.cli.steps import Steps
-from bertlib.data import batch_predictor, tf_records
+from bertlib.data import batch_predictor, model_inputs, tf_records
 from bertlib.exchange import resolve
 from bertlib.export import predictor
 from bertlib.io import result_files
@@ -621,6 +622,7 @@ def predict_sets(
 ) -> list[str]:
   """Predicts and writes the labels of all test sets; returns warnings."""
   problem, predict_file = processor.problem, run.settings.predict_file
+  cutting, length = run.settings.cutting, run.settings.model.max_seq_length
   if thresholds is None:
     thresholds = model_description.load(run.model_folder, RECORD).get(
       "thresholds"
@@ -642,18 +644,12 @@ def predict_sets(
     found = tf_records.restore_input_order(
       loop.predict(run, input_fn, sum(num_windows), checkpoint)
     )
-    if run.settings.cutting.has_windows:
+    rows = (row["probabilities"] for row in found)
+    if cutting.has_windows:
+      pairs = ((row["probabilities"], row["logits"]) for row in found)
       rows = classification_decoding.join(
-        problem,
-        ((row["probabilities"], row["logits"]) for row in found),
-        num_windows,
-        [*map(classification_decoding.texts_of, test_set)],
-        run.tokenizer,
-        run.settings.model.max_seq_length,
-        run.settings.cutting,
+        problem, pairs, num_windows, cutting.join_windows
       )
-    else:
-      rows = (row["probabilities"] for row in found)
     rows = [*rows]
     classification_decoding.write_predictions(
       run.path(results),
@@ -663,6 +659,9 @@ def predict_sets(
       thresholds,
       of_file=bool(predict_file),
       with_ids=run.settings.asks_for_ids,
+      find_windows=functools.partial(
+        model_inputs.window_offsets, run.tokenizer, length, cutting
+      ),
     )
     warnings += run_report.collapse_warning(
       classification_decoding.predicted_labels(problem, rows, thresholds)

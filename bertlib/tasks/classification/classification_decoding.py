@@ -9,7 +9,6 @@ from typing import Any, Callable, NamedTuple, NoReturn
 
 import numpy as np
 
-import tokenization
 from bertlib.cli import terminal
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
@@ -17,7 +16,6 @@ from bertlib.cli.option import FRACTION
 from bertlib.data import batch_predictor, model_inputs
 from bertlib.data.batch_predictor import BatchPredictor, FileFormat
 from bertlib.io.result_files import DevPrediction
-from bertlib.settings.long_texts import LongTextSettings
 from bertlib.tasks.classification import classification, own_tables
 from bertlib.tasks.classification.classification import Example, Problem
 
@@ -102,36 +100,24 @@ class Joined(np.ndarray):
   """Output for a text that may have several windows, see `prediction`."""
 
   best: np.ndarray  # int [labels], its window with the highest logit of each
-  find_windows: Callable[[], Sequence[Any]]  # finds their characters
 
 
 def join(
   problem: Problem,
   rows: Iterable[Sequence[np.ndarray]],  # outputs and logits of each window
   num_windows: Sequence[int],  # of each text
-  texts: Sequence[Any],  # see `texts_of`
-  tokenizer: tokenization.Tokenizer,
-  max_seq_length: int,
-  cutting: LongTextSettings,
+  how: str | None,  # see `LongTextSettings.join_windows`
 ) -> Iterator[Joined]:
   """Yields the output of each text, joined from those of its windows."""
   if not num_windows:
     return
   outputs, logits = map(np.stack, zip(*rows))
-  joined = probabilities(
-    problem,
-    batch_predictor.join_windows(logits, num_windows, cutting.join_windows),
-  )
+  joined = batch_predictor.join_windows(logits, num_windows, how)
   end = 0
-  for number, count in enumerate(num_windows):
+  for count, row in zip(num_windows, probabilities(problem, joined)):
     end += count
-    row = outputs[end - 1] if count == 1 else joined[number]
-    found = row.view(Joined)
+    found = (outputs[end - 1] if count == 1 else row).view(Joined)
     found.best = logits[end - count : end].argmax(axis=0)
-    found.find_windows = functools.partial(
-      model_inputs.window_offsets,
-      *(tokenizer, max_seq_length, cutting, texts[number]),
-    )
     yield found
 
 
@@ -175,6 +161,7 @@ def file_formats(
   examples: Sequence[Example],  # the first ones
   of_file: bool,  # see `write_predictions`
   with_ids: bool = False,
+  find_windows: Callable[[Any], Sequence[Any]] | None = None,
 ) -> dict[str, FileFormat]:
   """Formats of files of predictions, whose answers are rows of the model."""
   names: list[str] = []
@@ -186,7 +173,7 @@ def file_formats(
     predicted = prediction(problem, row, thresholds)
     line = {"guid": example.guid, **predicted._asdict()}
     if isinstance(row, Joined):
-      windows = row.find_windows()
+      windows = find_windows(texts_of(example))
       best = dict(zip(problem.labels or [predicted.label], row.best))
       if isinstance(predicted.label, list):
         line["window"] = [windows[best[label]] for label in predicted.label]
@@ -226,9 +213,13 @@ def write_predictions(
   # Of --predict_file: `.tsv` has a header, label and text too, which are shown.
   of_file: bool = False,
   with_ids: bool = False,  # whether a line of `.tsv` begins with the guid
+  # Of rows that are `Joined`: finds the characters of the windows of a text.
+  find_windows: Callable[[Any], Sequence[Any]] | None = None,
 ) -> None:
   """Writes predictions to PATH.tsv and .jsonl."""
-  formats = file_formats(problem, thresholds, examples, of_file, with_ids)
+  formats = file_formats(
+    problem, thresholds, examples, of_file, with_ids, find_windows
+  )
   rows = [row for _, row in zip(examples, rows)]
   for example, row in zip(examples, rows if of_file else ()):
     columns = label_columns(prediction(problem, row, thresholds))
@@ -343,27 +334,23 @@ class ClassifierPredictor(BatchPredictor):
   texts_of = staticmethod(texts_of)
 
   def _encode(self, texts):
-    """Texts with their numbers of rows, which `_rows` takes; and the rows."""
-    pairs = texts
+    """The number of rows of each text, and the rows."""
     if self.problem.kind == "multiple_choice":
-      pairs = itertools.chain.from_iterable(texts)
-    num_rows, rows = self.encode_windows(pairs)
-    return (texts, num_rows), rows
+      texts = itertools.chain.from_iterable(texts)
+    return self.encode_windows(texts)
 
   def _decode(
-    self, thresholds: Mapping[str, float], encoded, outputs
+    self, thresholds: Mapping[str, float], num_rows, outputs
   ) -> Iterator[Prediction]:
     """The predictions of a block."""
-    for row in self._rows(encoded, outputs):
+    for row in self._rows(num_rows, outputs):
       yield prediction(self.problem, row, thresholds)
 
-  def _rows(self, encoded, outputs) -> Iterable[np.ndarray]:
+  def _rows(self, num_rows: Sequence[int], outputs) -> Iterable[np.ndarray]:
     """Probabilities of each text, or the value of a regression."""
-    problem, (texts, num_rows) = self.problem, encoded
+    problem = self.problem
     if self.cutting.has_windows:
-      length = self.description["max_seq_length"]
-      model = self.tokenizer, length, self.cutting
-      return join(problem, outputs, num_rows, texts, *model)
+      return join(problem, outputs, num_rows, self.cutting.join_windows)
     if problem.kind != "multiple_choice":
       return outputs
     logits = np.reshape(outputs, [-1, problem.num_labels])
@@ -386,14 +373,19 @@ class ClassifierPredictor(BatchPredictor):
 
   def answer_blocks(self, sets):
     """See base class; an answer is a row of probabilities, or a value [1]."""
-
-    def encode(examples):
-      return self._encode([texts_of(example) for example in examples])
-
-    return self.map_blocks(sets, encode, self._rows)
+    return self.map_blocks(
+      sets, lambda examples: self._encode(map(texts_of, examples)), self._rows
+    )
 
   def file_formats(self, examples):
     """See base class."""
-    thresholds = self._thresholds({})
-    is_choice = self.problem.kind == "multiple_choice"
-    return file_formats(self.problem, thresholds, examples, not is_choice)
+    length = self.description["max_seq_length"]
+    return file_formats(
+      self.problem,
+      self._thresholds({}),
+      examples,
+      of_file=self.problem.kind != "multiple_choice",
+      find_windows=functools.partial(
+        model_inputs.window_offsets, self.tokenizer, length, self.cutting
+      ),
+    )

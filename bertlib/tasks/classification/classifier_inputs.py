@@ -326,33 +326,28 @@ def check_texts(
   found = examples.train or list(itertools.chain.from_iterable(others))
   sample = example_checks.sample(found)
   has_choices = processor.kind == "multiple_choice"
-  groups = [
-    group
-    for _, rows in classification_records.encode_examples(
-      sample,
-      processor.problem,
-      run.settings.model.max_seq_length,
-      run.tokenizer,
-      first_index=1,  # the tokens of example 0 would be logged
-      cutting=run.settings.cutting,
-    )
-    for group in ([rows] if has_choices else zip(rows))
-  ]
-  encoded = (
-    example_checks.Encoded(
-      [*itertools.chain.from_iterable(row.input_ids for row in group)],
-      max(row.num_tokens for row in group),
-      sum(row.num_truncated_tokens for row in group),
-    )
-    for group in groups
-  )
+  max_seq_length = run.settings.model.max_seq_length
+  encoded: list[Any] = []
+  for (features, *_), rows in classification_records.encode_examples(
+    sample,
+    processor.problem,
+    max_seq_length,
+    run.tokenizer,
+    first_index=1,  # the tokens of example 0 would be logged
+    cutting=run.settings.cutting,
+  ):
+    if has_choices:
+      longest = max(row.num_tokens for row in rows)
+      num_lost = sum(row.num_truncated_tokens for row in rows)
+      rows = [example_checks.Encoded(features.input_ids, longest, num_lost)]
+    encoded += rows
   return example_checks.check_encoded(
     encoded,
     run.config.vocab_size,
-    len(found) * len(groups) // len(sample),
+    len(found) * len(encoded) // len(sample),
     run.tokenizer,
     (
       t for e in sample for t in classification.labeled(e, processor.kind).texts
     ),
-    None if has_choices else run.settings.model.max_seq_length,
+    None if has_choices else max_seq_length,
   )
