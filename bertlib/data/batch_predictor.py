@@ -109,11 +109,8 @@ def join_vectors(
   next(vectors, None)  # at the end, Estimator closes its session
 
 
-class _Batches(NamedTuple):
+class _Batches(list):
   """Rows as batches, each the indices of its rows and their inputs."""
-
-  num_rows: int
-  batches: list[tuple[Sequence[int], list[np.ndarray]]]
 
 
 class BatchPredictor:
@@ -190,7 +187,10 @@ class BatchPredictor:
 
     def prepare(block):
       context, rows = encode(block)
-      return context, rows if reduce else self._as_arrays(rows)
+      if not reduce:
+        batches = self._batches(rows)
+        rows = _Batches((batch, [*inputs]) for batch, inputs in batches)
+      return context, rows
 
     def compute(prepared):
       context, rows = prepared
@@ -258,22 +258,16 @@ class BatchPredictor:
   ) -> list[Any]:
     """Outputs of rows, in order; S is at least the length of the row."""
     # Batches of similar length, some at once.
-    if isinstance(rows, _Batches):
-      num_rows, batches = rows
-    else:
-      lengths = [sum(row["input_mask"]) for row in rows]
-      num_rows, batches = len(rows), [*self._batches(lengths)]
-    outputs: list[Any] = [None] * num_rows
+    is_prepared = isinstance(rows, _Batches)
+    batches = rows if is_prepared else [*self._batches(rows)]
+    outputs: list[Any] = [None] * sum(len(batch) for batch, _ in batches)
 
-    def compute(batch: Sequence[int], inputs: Any) -> None:
+    def compute(batch: Sequence[int], inputs: Iterable[np.ndarray]) -> None:
       if self._is_closed:
         raise InputError(
           f"{self._model_dir}: this predictor is closed. Open it again"
         )
-      if isinstance(inputs, int):  # the length
-        inputs = self._arrays(rows, batch, inputs)
-      results = self._compute(*inputs)
-      for index, output in zip(batch, results):
+      for index, output in zip(batch, self._compute(*inputs)):
         outputs[index] = reduce(rows[index], output) if reduce else output
 
     if len(batches) == 1:
@@ -284,10 +278,11 @@ class BatchPredictor:
     return outputs
 
   def _batches(
-    self, lengths: Sequence[int]
-  ) -> Iterator[tuple[Sequence[int], int]]:
-    """Yields indices of rows and their padded length, the longest first."""
-    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    self, rows: Sequence[Mapping[str, Sequence[int]]]
+  ) -> Iterator[tuple[Sequence[int], Iterator[np.ndarray]]]:
+    """Yields indices of rows and their inputs, the longest rows first."""
+    lengths = [sum(row["input_mask"]) for row in rows]
+    order = sorted(range(len(rows)), key=lambda index: -lengths[index])
     first = 0
     while first < len(order):
       longest, unit = lengths[order[first]], self._length_unit
@@ -296,28 +291,17 @@ class BatchPredictor:
       max_length -= self.config.get("position_offset", 0)
       length = max(min(length, max_length), longest)
       size = self._batch_size or max(self.tokens_per_batch // length, 1)
-      yield order[first : first + size], length
+      batch = order[first : first + size]
+      yield batch, self._arrays(rows, batch, length)
       first += size
-
-  def _as_arrays(self, rows: Sequence[Any]) -> _Batches:
-    """The batches of rows, which are no longer needed."""
-    lengths = [sum(row["input_mask"]) for row in rows]
-    batches = [
-      (batch, [*self._arrays(rows, batch, length)])
-      for batch, length in self._batches(lengths)
-    ]
-    return _Batches(len(rows), batches)
 
   def _arrays(self, rows, batch: Sequence[int], length: int):
     """Yields the inputs of a batch, int32 [B, S] each; of positions [B, P]."""
     for name in self.features:
-      width = length
-      if name not in TOKEN_FEATURES:
-        width = max(len(rows[index][name]) for index in batch)
-      yield np.array(
-        [model_inputs.pad(rows[index][name][:width], width) for index in batch],
-        np.int32,
-      )
+      values = [rows[index][name] for index in batch]
+      width = length if name in TOKEN_FEATURES else max(map(len, values))
+      padded = [model_inputs.pad(value[:width], width) for value in values]
+      yield np.array(padded, np.int32)
 
   # Files of examples
 
