@@ -58,6 +58,9 @@ FLAGS = flags.FLAGS
 # Batches of texts whose hidden states wait in memory for those of earlier ones.
 _MAX_WAITING_BATCHES = 4
 
+# Features of the tokens of a text, in the order of `TOKEN_FEATURES`.
+_TOKENS = "input_ids", "input_mask", "input_type_ids"
+
 # Records
 
 
@@ -172,8 +175,7 @@ def encode_examples(
     model_inputs.warn_of_many_windows(line, len(rows))
     for *features, num_lost in rows:
       num_truncated += num_lost > 0
-      names = "input_ids", "input_mask", "input_type_ids"
-      yield {"unique_ids": example.unique_id, **dict(zip(names, features))}
+      yield {"unique_ids": example.unique_id, **dict(zip(_TOKENS, features))}
   if num_truncated:
     logging.warning(
       "%d lines truncated to %d tokens", num_truncated, max_seq_length
@@ -183,8 +185,7 @@ def encode_examples(
 def record_layout(max_seq_length: int) -> tf_records.Layout:
   """Layout of records with `max_seq_length` tokens."""
   tokens = tf_records.Feature((max_seq_length,), per_token=True)
-  names = "input_ids", "input_mask", "input_type_ids"
-  return {"unique_ids": tf_records.Feature(), **dict.fromkeys(names, tokens)}
+  return {"unique_ids": tf_records.Feature(), **dict.fromkeys(_TOKENS, tokens)}
 
 
 def input_fn_builder(features: Sequence[InputFeatures], seq_length: int):
@@ -203,12 +204,9 @@ def input_fn_builder(features: Sequence[InputFeatures], seq_length: int):
   def int32(values, shape):
     return np.array(values, np.int32).reshape([len(features), *shape])
 
-  arrays = {
-    "unique_ids": int32([f.unique_id for f in features], []),
-    "input_ids": int32([f.input_ids for f in features], [seq_length]),
-    "input_mask": int32([f.input_mask for f in features], [seq_length]),
-    "input_type_ids": int32([f.input_type_ids for f in features], [seq_length]),
-  }
+  arrays = {"unique_ids": int32([f.unique_id for f in features], [])}
+  for name in _TOKENS:
+    arrays[name] = int32([getattr(f, name) for f in features], [seq_length])
 
   def input_fn(params):
     dataset = tf.data.Dataset.from_tensor_slices(arrays)

@@ -15,11 +15,9 @@ from bertlib.data.tf_records import TOKEN_FEATURES
 from bertlib.settings.long_texts import TRUNCATE, LongTextSettings
 
 # Names of `TOKEN_FEATURES` in TensorFlow Hub modules.
-HUB_NAMES = {
-  "input_ids": "input_word_ids",
-  "input_mask": "input_mask",
-  "segment_ids": "input_type_ids",
-}
+HUB_NAMES = dict(
+  zip(TOKEN_FEATURES, ("input_word_ids", "input_mask", "input_type_ids"))
+)
 
 # Windows of a text above which a warning names it.
 _MANY_WINDOWS = 1000
@@ -182,17 +180,6 @@ def window_offsets(
       start, end = row[divided][0][0], row[divided][-1][1]
     found.append({**of_pair, "start": start, "end": end})
   return found
-
-
-def as_batch(rows: Sequence[EncodedPair]) -> dict[str, Any]:
-  """`TOKEN_FEATURES` of rows, int32 [B, S]; S is that of the longest row."""
-  import numpy as np  # half of the imports of data making, which needs none
-
-  longest = max(row.num_tokens for row in rows)
-  return {
-    name: np.array([getattr(row, name)[:longest] for row in rows], np.int32)
-    for name in TOKEN_FEATURES
-  }
 
 
 def token_features(

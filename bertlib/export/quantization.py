@@ -127,7 +127,12 @@ def text_batches(encoder: TrainedEncoder, path: str) -> Iterator[Batch]:
   )
   rows = sorted(rows, key=lambda row: row.num_tokens)
   for first in range(0, len(rows), _BATCH_SIZE):
-    yield model_inputs.as_batch(rows[first : first + _BATCH_SIZE])
+    batch = rows[first : first + _BATCH_SIZE]
+    longest = batch[-1].num_tokens
+    yield {
+      name: np.array([getattr(row, name)[:longest] for row in batch], np.int32)
+      for name in model_inputs.TOKEN_FEATURES
+    }
 
 
 def input_batches(input_fn, batch_size: int) -> list[Batch]:

@@ -133,10 +133,9 @@ class SignatureModel:
     """Outputs for a batch of texts or pairs."""
     return self.ids(self.encode(texts))
 
-  def encode(self, texts: Tensors, prompt: str = "") -> Tensors:
+  def encode(self, texts: Tensors) -> Tensors:
     """Encodes texts or pairs as ids, mask and segments, in one row each."""
-    cutting = self.cutting.in_one_row()
-    return self.encode_windows(texts, prompt, cutting)[0]
+    return self.encode_windows(texts, cutting=self.cutting.in_one_row())[0]
 
   def encode_windows(
     self,
@@ -248,9 +247,8 @@ class Encoder(SignatureModel):
 
   def encode(self, texts):
     """See base class; with the names of TensorFlow Hub."""
-    encoded = super().encode(texts)
-    names = model_inputs.HUB_NAMES.items()
-    return {hub_name: encoded[name] for name, hub_name in names}
+    encoded = super().encode(texts).items()
+    return {model_inputs.HUB_NAMES[name]: value for name, value in encoded}
 
   def outputs(self, inputs):
     """See base class."""

@@ -120,10 +120,8 @@ class GraphTokenizer:
       )
       head = tf.where(is_second, 0, tf.minimum(num_prompt, room // 2))
       room -= other + head
-      stride = cutting.doc_stride or tf.maximum(room // 2, 1)
-      windows = split_into_windows(
-        divided - head, room, tf.minimum(room, stride)
-      )
+      stride = tf.minimum(room, cutting.doc_stride or tf.maximum(room // 2, 1))
+      windows = split_into_windows(divided - head, room, stride)
       row = windows.row
       is_second, other, head = (
         tf.gather(values, row) for values in (is_second, other, head)
@@ -299,10 +297,8 @@ def _num_equal(rows, prompt: Sequence[int]):
 def _head_and_tail(rows, lengths, keep, num_prompt):
   """Cuts rows to `keep`, int32 [B], as `model_inputs.cut` does."""
   head = num_prompt + (keep - num_prompt + 2) // 4
-  row = tf.range(tf.size(keep))
-  return _with_first(
-    rows, head, Windows(row, lengths - keep + head, keep - head)
-  )
+  tail = Windows(tf.range(tf.size(keep)), lengths - keep + head, keep - head)
+  return _with_first(rows, head, tail)
 
 
 class Windows(NamedTuple):

@@ -43,11 +43,10 @@ def find_loss(settings: RankingSettings) -> str | None:
 def describe(settings: RankingSettings, loss: str | None) -> dict[str, str]:
   """Entries of `model.json`: those of the model, and the loss's activation."""
   found = model_description.load(settings.model.folder or "")
-  entries = {"activation": found.get("activation", "sigmoid")}
+  names = {"activation", "query_prefix"} & found.keys()
+  entries = {"activation": "sigmoid"} | {name: found[name] for name in names}
   if loss:
     entries["activation"] = "sigmoid" if loss == "bce" else "identity"
-  if "query_prefix" in found:
-    entries["query_prefix"] = found["query_prefix"]
   return entries
 
 

@@ -34,11 +34,11 @@ class Reranker(SignatureModel):
       signatures["rank"] = Signature(inputs, self.rank)
     return signatures
 
-  def encode_windows(self, texts, *more):
+  def encode_windows(self, texts, **more):
     """See base class; with the prompt of queries."""
     prefix = self.description.get("query_prefix", "")
     queries = tf.strings.join([prefix, texts["text_a"]])
-    return super().encode_windows({**texts, "text_a": queries}, *more)
+    return super().encode_windows({**texts, "text_a": queries}, **more)
 
   def of_texts(self, texts):
     """See base class; the best window of a document counts."""
