@@ -111,6 +111,9 @@ def test_each_window_begins_with_the_prompt():
   assert [row for row, _ in rows] == [
     [0, 1, *range(n, n + 4)] for n in (2, 4, 6, 8, 10)
   ]
+  # It leaves room beside a second text.
+  rows = kept(14, 9, 8, WINDOWS, num_prompt=6)
+  assert rows == [([0, 1, n, n + 1], [0, 1, 2, 3]) for n in range(2, 13)]
 
 
 # Models

@@ -126,7 +126,7 @@ def cut(
   is_second = lengths[1] >= (1 if cutting.keeps_first else lengths[0])
   divided, whole = (tokens_b, tokens_a)[:: 1 if is_second else -1]
   other = whole[: max(room // 2, room - len(divided))]
-  num_prompt = 0 if is_second else min(num_prompt, room // 2)
+  num_prompt = 0 if is_second else min(num_prompt, (room - len(other)) // 2)
   head, rest = divided[:num_prompt], divided[num_prompt:]
   room -= len(other) + len(head)
   stride = cutting.doc_stride or max(room // 2, 1)

@@ -118,7 +118,7 @@ class GraphTokenizer:
       other = tf.minimum(
         length_a + length_b - divided, tf.maximum(room // 2, room - divided)
       )
-      head = tf.where(is_second, 0, tf.minimum(num_prompt, room // 2))
+      head = tf.where(is_second, 0, tf.minimum(num_prompt, (room - other) // 2))
       room -= other + head
       stride = tf.minimum(room, cutting.doc_stride or tf.maximum(room // 2, 1))
       windows = split_into_windows(divided - head, room, stride)
