@@ -117,7 +117,7 @@ _EQUAL_STEPS = """\
 
 `benchmarks/lockstep.py` takes {steps} training steps here and in PyTorch, from
 the same weights, with the same batches, optimizer and learning rates, in
-float32 without dropout. The peer is transformers, for CoSENT
+float32 without dropout. The peer is transformers, for CoSENT and reranking
 sentence-transformers. The table has differences relative to PyTorch: the
 largest one of the losses of all steps, and those of the gradient norm in the
 first step. The script fails if a loss differs by more than {limit:g}.
