@@ -260,11 +260,12 @@ def run_many(folder_of, tmp_path, monkeypatch):
   """Runs the command in blocks of eight rows."""
   write(tmp_path, "many.txt", MANY)
   monkeypatch.setattr(predict, "BLOCK_SIZE", 8)
+  exported = folder_of("single") / "exported"
   with commands.in_process(predict) as main:
 
     def run_many(output, **changed):
       flags = {
-        "model": folder_of("single") / "exported",
+        "model": exported,
         "input": tmp_path / "many.txt",
         "output": output,
         "engine": "onnxruntime",
