@@ -113,7 +113,9 @@ def cut(
 ) -> tuple[int, list[tuple[list[Any], list[Any]]]]:
   """Number of tokens in no row, and the rows of two texts, of `room` tokens."""
   lengths = len(tokens_a), len(tokens_b)
-  if not (cutting.has_windows and 0 < room < sum(lengths)):
+  if sum(lengths) <= room:  # as most do
+    return 0, [(tokens_a, tokens_b)]
+  if not cutting.has_windows or room <= 0:
     keep_a, keep_b = truncated_lengths(*lengths, room, cutting.keeps_first)
     if cutting.long_texts == "head_tail":
       part_a = _head_and_tail(tokens_a, keep_a, min(num_prompt, keep_a))
