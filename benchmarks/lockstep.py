@@ -212,7 +212,8 @@ def lists_of_documents(path: str, tokenizer: Any) -> list[dict[str, Any]]:
     ]
     if any(each.num_truncated_tokens for each in encoded):
       continue
-    row = {"labels": [1.0, 0.0, 0.0, 0.0], "texts": [question, *documents]}
+    labels = [1.0] + [0.0] * (NUM_DOCUMENTS - 1)
+    row = {"labels": labels, "texts": [question, *documents]}
     for name in model_inputs.TOKEN_FEATURES:
       row[name] = [getattr(each, name) for each in encoded]
     rows.append(row)
@@ -233,8 +234,8 @@ def ours(settings: Settings) -> Answers:
     data = dict(file)
   head = data.pop("head", None)
   data.pop("texts", None)
-  # The gradients of a reranker, fetched without a training step, fail by it in
-  # TensorFlow 2.21: "Function NoOp is not defined".
+  # With this optimization, TensorFlow 2.21 cannot compute the gradients of a
+  # reranker without a training step: "Function NoOp is not defined".
   session_config = tf.ConfigProto()
   rewrites = session_config.graph_options.rewrite_options
   rewrites.dependency_optimization = rewrites.OFF

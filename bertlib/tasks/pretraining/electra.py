@@ -118,15 +118,15 @@ def sample_tokens(
   probs = tf.exp(tf.pad(log_probs, padding, constant_values=-np.inf))
   blocks = tf.reshape(probs, [-1, -(-size // _BLOCK), _BLOCK])
   sums = tf.reduce_sum(blocks, axis=2)
-  block, place = _choose(sums, tf.reshape(draws, [-1, 1]))
-  entry, _ = _choose(tf.gather(blocks, block, batch_dims=1), place)
+  block, rest = _choose(sums, tf.reshape(draws, [-1, 1]))
+  entry, _ = _choose(tf.gather(blocks, block, batch_dims=1), rest)
   return tf.minimum(block * _BLOCK + entry, size - 1)
 
 
-def _choose(weights, places):
-  """Indices [N] at places [N, 1] of [0, 1), parts of it as weights [N, K]."""
+def _choose(weights, draws):
+  """Indices [N] by weights [N, K]; the fraction of its part, of each draw."""
   ends = tf.cumsum(weights, axis=1)
-  values = places * ends[:, -1:]
+  values = draws * ends[:, -1:]
   indices = tf.searchsorted(ends, values, side="right")
   indices = tf.minimum(indices, modeling.get_shape_list(weights)[1] - 1)
   width, end = (tf.gather(a, indices, batch_dims=1) for a in (weights, ends))
