@@ -66,6 +66,8 @@ MEASURES = {
   "masks of an epoch": Measure(_seconds),
   "ids": Measure(_rate("lines")),
   "tokens with offsets": Measure(_rate("lines")),
+  "ids with words": Measure(_rate("lines")),
+  "ids with offsets": Measure(_rate("lines")),
   "peak": Measure(
     lambda value: f"{value / 1e9:.2f} GB", words=("less here", "more here")
   ),

@@ -1,15 +1,19 @@
-"""Benchmark of tokenization.py against the Rust package `tokenizers`.
+"""Benchmark of our tokenizers against the Rust package `tokenizers`.
 
 Both tokenize the same lines, alternating in one process on one thread, and give
 the same as Python lists: the ids of each line, and its tokens with offsets.
 `tokenizers` makes ids by `encode_batch_fast`, which computes no offsets, and
 tokens with offsets by `encode_batch`. Each pass has a new tokenizer, whose
-construction is not timed. Before, ids and tokens are compared: they have to be
-equal. Afterwards the peak memory of our tokenizer's cache is measured: for
-these lines, and for lines with shuffled characters, in which no chunk repeats.
+construction is not timed. Before, the results are compared: they have to be
+equal.
 
     python -m benchmarks.tokenizer_speed \
         --vocab_file=uncased/vocab.txt --text_file=sentences.txt.gz
+
+For WordPiece the peak memory of our tokenizer's cache is measured afterwards:
+for these lines, and for lines with shuffled characters, in which no chunk
+repeats. A tokenizer.json as `--vocab_file` is run by the package on both sides:
+what our batches add to it is timed, for lists of words too.
 
 Processor time is compared, which depends less on other load of the machine.
 """
@@ -19,18 +23,20 @@ from __future__ import annotations
 import gc
 import gzip
 import math
+import operator
 import os
 import random
 import time
 import tracemalloc
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Callable
 
 from absl import flags
 
 import tokenization
 from benchmarks import results, side_by_side
 from bertlib.cli.errors import InputError
+from bertlib.data import subword_tokenizer
 
 FLAGS = flags.FLAGS
 
@@ -39,7 +45,7 @@ def define_flags() -> None:
   """Defines the flags."""
   side_by_side.define_flags(passes=7)
   side_by_side.require(
-    vocab_file="Vocabulary.",
+    vocab_file="Vocabulary, or tokenizer.json.",
     text_file="UTF-8 text, one text per line; may be gzipped.",
   )
   side_by_side.define(do_lower_case=(True, "Lower-case the text."))
@@ -51,12 +57,16 @@ def main(_: list[str]) -> None:
   opener = gzip.open if FLAGS.text_file.endswith(".gz") else open
   with opener(FLAGS.text_file, "rt", encoding="utf-8") as file:
     lines = [line.rstrip("\n") for line in file if line.strip()]
-  print(check_equal(lines), flush=True)
-  values = {kind: {side: [] for side in sides} for kind, sides in KINDS.items()}
+  is_json = FLAGS.vocab_file.endswith(".json")
+  makers, kinds = (
+    (SUBWORD_MAKERS, SUBWORD_KINDS) if is_json else (MAKERS, KINDS)
+  )
+  print(check_equal(makers, kinds, lines), flush=True)
+  values = {kind: {side: [] for side in sides} for kind, sides in kinds.items()}
   for number in range(FLAGS.passes):
-    for kind, sides in KINDS.items():
+    for kind, sides in kinds.items():
       for side in list(sides)[:: -1 if number % 2 else 1]:
-        tokenizer = MAKERS[side]()
+        tokenizer = makers[side]()
         gc.collect()
         start = time.process_time()
         result = sides[side](tokenizer, lines)
@@ -65,12 +75,14 @@ def main(_: list[str]) -> None:
         values[kind][side].append(seconds / len(lines))
     results.show_pass(number + 1, values)
   answer = {"description": "", "versions": side_by_side.versions()}
-  side_by_side.report(
-    f"{len(lines):,} lines of {os.path.basename(FLAGS.text_file)}",
-    dict.fromkeys(MAKERS, answer),
-    values,
-    threads=1,
-  )
+  name = os.path.basename(FLAGS.text_file)
+  work = f"{len(lines):,} lines of {name}"
+  if is_json:
+    kind = "Unigram" if makers["ours"]().is_unigram else "Byte-level BPE"
+    work = f"{kind}, {len(lines):,} lines, {name}"
+  side_by_side.report(work, dict.fromkeys(makers, answer), values, threads=1)
+  if is_json:
+    return
   for kind in KINDS:
     print(f"cache of {kind} for this text: {cache_peak(kind, lines)}")
     peak = cache_peak(kind, shuffled(lines), most_chunks=300_000)
@@ -124,20 +136,74 @@ KINDS = {
 }
 
 
-def check_equal(lines: list[str]) -> str:
-  """Compares both tokenizers; returns what is equal, in words."""
-  sides = {name: make() for name, make in MAKERS.items()}
-  ids, tokens = KINDS.values()
-  num_equal = 0
-  for line in lines:
-    own_ids, peer_ids = (ids[name](sides[name], [line]) for name in sides)
-    [own], [other] = (tokens[name](sides[name], [line]) for name in sides)
-    if own_ids != peer_ids or own[0] != other[0]:
-      raise InputError(f"{FLAGS.text_file}: ids differ for the line {line!r}")
-    num_equal += own[1] == other[1]
-  return (
-    f"ids and tokens of {len(lines)} lines equal, offsets of {num_equal} lines"
+def subword_tokenizers() -> tuple[Any, Any]:
+  """The package's tokenizer of a tokenizer.json, of texts and of words."""
+  import tokenizers
+  from tokenizers import pre_tokenizers
+
+  of_texts, of_words = (
+    tokenizers.Tokenizer.from_file(FLAGS.vocab_file) for _ in range(2)
   )
+  if isinstance(of_words.pre_tokenizer, pre_tokenizers.ByteLevel):
+    of_words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+  return of_texts, of_words
+
+
+def own_subword_tokenizer() -> subword_tokenizer.SubwordTokenizer:
+  """Our tokenizer of a tokenizer.json, prepared for texts and words."""
+  own = subword_tokenizer.load(FLAGS.vocab_file)
+  list(own.encode_words([["word"]]))
+  return own
+
+
+SUBWORD_MAKERS = {
+  "ours": own_subword_tokenizer,
+  "tokenizers": subword_tokenizers,
+}
+SUBWORD_KINDS = {
+  "ids": {
+    "ours": lambda own, lines: [*own.encode_batch(lines)],
+    "tokenizers": lambda others, lines: KINDS["ids"]["tokenizers"](
+      others[0], lines
+    ),
+  },
+  "ids with words": {
+    "ours": lambda own, lines: [*own.encode_words(map(str.split, lines))],
+    "tokenizers": lambda others, lines: [
+      (encoding.ids, encoding.word_ids)
+      for encoding in others[1].encode_batch(
+        [*map(str.split, lines)],
+        is_pretokenized=True,
+        add_special_tokens=False,
+      )
+    ],
+  },
+  "ids with offsets": {
+    "ours": lambda own, lines: [*own.encode_with_offsets(lines)],
+    "tokenizers": lambda others, lines: [
+      (encoding.ids, encoding.offsets)
+      for encoding in others[0].encode_batch(lines, add_special_tokens=False)
+    ],
+  },
+}
+
+
+def check_equal(
+  makers: dict[str, Callable], kinds: dict[str, Any], lines: list[str]
+) -> str:
+  """Compares both tokenizers; returns what is equal, in words."""
+  tokenizers = {side: make() for side, make in makers.items()}
+  equal = []
+  for kind, sides in kinds.items():
+    own, other = (sides[side](tokenizers[side], lines) for side in tokenizers)
+    for line, (one, two) in zip(lines, zip(own, other)):
+      if kind != "ids":
+        one, two = one[0], two[0]
+      if one != two:
+        raise InputError(f"{FLAGS.text_file}: {kind} differ for {line!r}")
+    num_equal = sum(map(operator.eq, own, other))
+    equal.append(f"{kind} of {num_equal} of {len(lines)} lines equal")
+  return "; ".join(equal)
 
 
 def shuffled(lines: list[str]) -> Iterator[str]:

@@ -53,7 +53,13 @@ SECTIONS = {
   ),
   "Training of rerankers": ("reranking", "pairs"),
   "Memory of a training step": ("peak_memory", "peak"),
-  "Tokenization": ("tokenizer_speed", "ids", "tokens with offsets"),
+  "Tokenization": (
+    "tokenizer_speed",
+    "ids",
+    "tokens with offsets",
+    "ids with words",
+    "ids with offsets",
+  ),
   "Pretraining data": (
     "pretraining_data",
     "whole command",

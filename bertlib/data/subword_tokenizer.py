@@ -172,7 +172,7 @@ class SubwordTokenizer(tokenization.Tokenizer):
     state = {"special_tokens": self.special_tokens}
     return type(self), (self.content, self.finds_mask), state
 
-  def _make(self, rules: dict[str, Any]) -> Any:
+  def _make(self, rules: dict[str, Any], has_offsets: bool = True) -> Any:
     """A `tokenizers.Tokenizer` by which names of special tokens are text."""
     import tokenizers
 
@@ -194,9 +194,9 @@ class SubwordTokenizer(tokenization.Tokenizer):
       if model.get("unk_token") in hidden:
         model["unk_token"] = f" {model['unk_token']}"
       model["dropout"] = None
-      # Strips spaces, in threads.
-      step, *_ = byte_level_steps(rules)
-      rules["post_processor"] = {**step, "trim_offsets": True}
+      if has_offsets:  # strips spaces, in threads
+        step, *_ = byte_level_steps(rules)
+        rules["post_processor"] = {**step, "trim_offsets": True}
     return tokenizers.Tokenizer.from_str(json.dumps(rules))
 
   @functools.cached_property
@@ -208,7 +208,7 @@ class SubwordTokenizer(tokenization.Tokenizer):
       return self._encoder
     for step in steps:
       step["add_prefix_space"] = True
-    return self._make(rules)
+    return self._make(rules, has_offsets=False)
 
   def encode(self, text):
     """See base class."""
@@ -233,12 +233,13 @@ class SubwordTokenizer(tokenization.Tokenizer):
     encoded_texts = _encode(self._encoder.encode_batch, texts)
     for encoded, text in zip(encoded_texts, originals):
       spans = encoded.offsets
-      # BPE strips spaces, but for one that begins a text; no other white space
-      # is printable.
-      if self.is_unigram or not text.isprintable():
-        spans = _strip(text, spans)
-      elif text[:1] == " ":
-        spans[:1] = _strip(text, spans[:1])
+      # Other white space than single spaces, which is rare and takes longer.
+      if "  " in text or not text.isprintable():
+        spans = [_strip(text, *span) for span in spans]
+      elif self.is_unigram:
+        spans = _strip_single_spaces(text, spans)
+      elif text[:1] == " ":  # the one that BPE leaves
+        spans[:1] = _strip_single_spaces(text, spans[:1])
       yield encoded.ids, spans
 
   @functools.cached_property
@@ -295,14 +296,22 @@ def _without_surrogates(text: str | Sequence[str]) -> str | list[str]:
   return [_SURROGATES.sub("\ufffd", word) for word in text]
 
 
-def _strip(
+def _strip(text: str, start: int, end: int) -> tuple[int, int]:
+  """A range of characters without white space at its ends."""
+  kept = text[start:end].lstrip()
+  return end - len(kept), end - len(kept) + len(kept.rstrip())
+
+
+def _strip_single_spaces(
   text: str, spans: Iterable[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-  """Character ranges without white space at their ends."""
+  """`_strip` of ranges, where each white space of the text is one space."""
+  text += "."  # the last range may be empty
   return [
-    (
-      first := end - len(kept := text[start:end].lstrip()),
-      first + len(kept.rstrip()),
-    )
+    _strip(text, start, end)
+    if text[end - 1] == " "
+    else (start + 1, end)
+    if text[start] == " " and start < end
+    else (start, end)
     for start, end in spans
   ]
