@@ -44,8 +44,7 @@ def encode_pair(
   max_seq_length: int,
 ) -> EncodedPair:
   """Encodes one or two texts, see `encode_pairs`."""
-  ids = tokenizer.encode(text_a), tokenizer.encode(text_b or "")
-  (row,) = _rows(tokenizer.special_ids, *ids, max_seq_length, TRUNCATE)
+  (row,) = encode_pairs(tokenizer, [(text_a, text_b)], max_seq_length)
   return row
 
 
@@ -71,6 +70,10 @@ def encode_windows(
 ) -> Iterator[list[EncodedPair]]:
   """Encodes texts and pairs: the rows of each, several only of windows."""
   special, encode = tokenizer.special_ids, functools.cache(tokenizer.encode)
+  if max_seq_length < special.num():
+    raise InputError(
+      f"max_seq_length={max_seq_length}: must be at least {special.num()}"
+    )
   pairs, read = itertools.tee(pairs)
   ids = tokenizer.encode_batch(text or "" for pair in read for text in pair[:2])
   for (_, _, *prompts), ids_a, ids_b in zip(pairs, ids, ids):
@@ -78,30 +81,14 @@ def encode_windows(
     for prompt in filter(None, prompts):
       is_equal = map(operator.eq, encode(prompt), ids_a)
       num_prompt = len([*itertools.takewhile(bool, is_equal)])
-    yield _rows(special, ids_a, ids_b, max_seq_length, cutting, num_prompt)
-
-
-def _rows(
-  special: tokenization.SpecialTokens,
-  ids_a: list[int],
-  ids_b: list[int],
-  max_seq_length: int,
-  cutting: LongTextSettings,
-  num_prompt: int = 0,  # see `cut`
-) -> list[EncodedPair]:
-  """The rows of a text or pair; InputError if a row has no room for tokens."""
-  if max_seq_length < special.num():
-    raise InputError(
-      f"max_seq_length={max_seq_length}: must be at least {special.num()}"
-    )
-  room = max_seq_length - special.num(bool(ids_b))
-  num_lost, parts = cut(ids_a, ids_b, room, cutting, num_prompt)
-  rows = []
-  for pair in parts:
-    features = token_features(*special.join(*pair), max_seq_length)
-    rows.append(EncodedPair(**features, num_truncated_tokens=num_lost))
-    num_lost = 0
-  return rows
+    room = max_seq_length - special.num(bool(ids_b))
+    num_lost, parts = cut(ids_a, ids_b, room, cutting, num_prompt)
+    rows = []
+    for pair in parts:
+      features = token_features(*special.join(*pair), max_seq_length)
+      rows.append(EncodedPair(**features, num_truncated_tokens=num_lost))
+      num_lost = 0
+    yield rows
 
 
 def cut(
@@ -116,13 +103,19 @@ def cut(
   if sum(lengths) <= room:  # as most do
     return 0, [(tokens_a, tokens_b)]
   if not cutting.has_windows or room <= 0:
-    keep_a, keep_b = truncated_lengths(*lengths, room, cutting.keeps_first)
-    if cutting.long_texts == "head_tail":
-      part_a = _head_and_tail(tokens_a, keep_a, min(num_prompt, keep_a))
-      part_b = _head_and_tail(tokens_b, keep_b, 0)
-    else:
-      part_a, part_b = tokens_a[:keep_a], tokens_b[:keep_b]
-    return sum(lengths) - keep_a - keep_b, [(part_a, part_b)]
+    kept = truncated_lengths(*lengths, room, cutting.keeps_first)
+    parts = []
+    texts = zip((tokens_a, tokens_b), kept, (num_prompt, 0))
+    for tokens, keep, prompt in texts:
+      head = keep
+      if cutting.long_texts == "head_tail":
+        # A quarter, rounded, from the start, the rest from the end: the best of
+        # the ways to cut of Sun et al. 2019, section 5.3.1. The prompt is kept,
+        # and not counted.
+        prompt = min(prompt, keep)
+        head = prompt + (keep - prompt + 2) // 4
+      parts.append(tokens[:head] + tokens[len(tokens) - keep + head :])
+    return sum(lengths) - sum(kept), [tuple(parts)]
   # Of equal texts the second one is divided, as in `truncated_lengths`; with
   # `keeps_first` the second one if it has tokens.
   is_second = lengths[1] >= (1 if cutting.keeps_first else lengths[0])
@@ -137,16 +130,6 @@ def cut(
   return len(whole) - len(other), [
     (other, window) if is_second else (window, other) for window in windows
   ]
-
-
-def _head_and_tail(tokens: list[Any], keep: int, num_prompt: int) -> list[Any]:
-  """A quarter of the kept tokens, rounded, from the start, others at the end.
-
-  This is the best of the ways to cut of Sun et al. 2019, section 5.3.1. The
-  prompt is kept, and not counted.
-  """
-  head = num_prompt + (keep - num_prompt + 2) // 4
-  return tokens[:head] + tokens[len(tokens) - keep + head :]
 
 
 def warn_of_many_windows(where: str, num_windows: int) -> None:
@@ -174,14 +157,12 @@ def window_offsets(
   of_pair = {"text": ("text_a", "text_b")[divided]} if texts[1] else {}
   room = max_seq_length - tokenizer.special_tokens.num(num_b > 0)
   _, rows = cut(*offsets, room, cutting)
-  found = []
-  for row in rows:
-    # Those that fit are whole.
-    start, end = 0, len(texts[divided] or "")
-    if row[divided] and num_a + num_b > room:
-      start, end = row[divided][0][0], row[divided][-1][1]
-    found.append({**of_pair, "start": start, "end": end})
-  return found
+  spans = [row[divided] for row in rows]
+  if len(rows) == 1:  # which has the whole text
+    spans = [[(0, len(texts[divided] or ""))]]
+  return [
+    {**of_pair, "start": span[0][0], "end": span[-1][1]} for span in spans
+  ]
 
 
 def token_features(
@@ -211,15 +192,12 @@ def make_doc_spans(
   num_tokens: int, room: int, doc_stride: int
 ) -> list[DocSpan]:
   """Spans of at most `room` of `num_tokens` pieces, `doc_stride` apart."""
-  doc_spans = []
-  start = 0
-  while start < num_tokens:
-    length = min(num_tokens - start, room)
-    doc_spans.append(DocSpan(start, length))
-    if start + length == num_tokens:
-      break
-    start += min(length, doc_stride)
-  return doc_spans
+  stride = min(room, doc_stride)
+  starts = range(0, max(num_tokens - room, 0) + stride, stride)
+  return [
+    DocSpan(start, min(num_tokens - start, room))
+    for start in (starts if num_tokens else ())
+  ]
 
 
 def truncated_lengths(
