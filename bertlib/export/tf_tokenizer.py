@@ -204,27 +204,21 @@ class GraphTokenizer:
       values -= tf.gather(text_starts, tf.gather(text_of, characters))
       return by_text(values, characters)
 
-    ids, starts, ends, word = (
-      by_text(ids, starts),
-      offsets(starts, starts),
-      offsets(ends, starts),
-      by_text(tf.gather(part, starts), starts),
+    tokens = Tokens(
+      by_text(ids, starts), offsets(starts, starts), offsets(ends, starts)
     )
     if not self._kinds:
-      return Tokens(ids, starts, ends)
+      return tokens
     word_starts = tf.cast(tf.where(begins_word)[:, 0], tf.int32)
     word_ends = tf.math.unsorted_segment_max(
       tf.where(kind != _BETWEEN, tf.range(tf.size(points)) + 1, 0),
       part,  # -1 before the first word: ignored
       tf.size(word_starts),
     )
-    return Tokens(
-      ids,
-      starts,
-      ends,
-      word,
-      offsets(word_starts, word_starts),
-      offsets(word_ends, word_starts),
+    return tokens._replace(
+      words=by_text(tf.gather(part, starts), starts),
+      word_starts=offsets(word_starts, word_starts),
+      word_ends=offsets(word_ends, word_starts),
     )
 
   def _split_words(self, words: _Words):
