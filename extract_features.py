@@ -19,6 +19,7 @@ import functools
 import itertools
 import os
 import tempfile
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, NamedTuple
 
@@ -160,19 +161,20 @@ def encode_examples(
   examples: Iterable[InputExample],
   tokenizer: tokenization.Tokenizer,
   max_seq_length: int,
-  cutting: LongTextSettings = TRUNCATE,
-  prefix: str = "",  # with which the texts begin
+  vectors: Vectors,  # with whose prefix the texts begin
+  num_windows: array[int],  # receives the number of records of each example
 ) -> Iterator[dict[str, Any]]:
   """Converts examples to records; logs how many were truncated."""
   num_truncated = 0
   examples, read = itertools.tee(examples)
-  pairs = ((example.text_a, example.text_b, prefix) for example in read)
+  pairs = ((example.text_a, example.text_b, vectors.prefix) for example in read)
   encoded = model_inputs.encode_windows(
-    tokenizer, pairs, max_seq_length, cutting
+    tokenizer, pairs, max_seq_length, vectors.cutting
   )
   for example, rows in zip(examples, encoded):
     line = f"line {example.unique_id + 1}"
     model_inputs.warn_of_many_windows(line, len(rows))
+    num_windows.append(len(rows))
     for *features, num_lost in rows:
       num_truncated += num_lost > 0
       yield {"unique_ids": example.unique_id, **dict(zip(_TOKENS, features))}
@@ -416,47 +418,36 @@ def write_features(
   mode = "wb" if is_npz else "w"
   with files.atomic_write(settings.output_file, mode) as output:
     records = os.path.join(folder, "input.tf_record")
-    count = itertools.count()
-    texts = (text for text, _ in zip(read_texts(settings, vectors), count))
-    max_seq_length = settings.model.max_seq_length
+    num_windows, texts = array("i"), read_texts(settings, vectors)
+    length = settings.model.max_seq_length
     num_rows = tf_records.write_records(
       records,
-      encode_examples(
-        texts, model.tokenizer, max_seq_length, vectors.cutting, vectors.prefix
-      ),
-      record_layout(max_seq_length),
+      encode_examples(texts, model.tokenizer, length, vectors, num_windows),
+      record_layout(length),
     )
-    num_texts = next(count)
-    if not num_texts:
+    if not num_windows:
       raise InputError(f"{settings.input_file}: has no lines")
     rows = predict(settings, model, records, folder)
     rows = tf_records.restore_input_order(
       terminal.follow(rows, num_rows, "texts")
     )
     if vectors.cutting.has_windows:
-      rows = join_windows(rows, vectors.embedding)
+      joined = batch_predictor.join_vectors(
+        (row["vectors"] for row in rows),
+        num_windows,
+        bool(vectors.embedding and vectors.embedding.normalize),
+      )
+      rows = ({"unique_id": n, "vectors": v} for n, v in enumerate(joined))
     if is_npz:
       vector_files.write_npz(
         output,
         (row["vectors"] for row in rows),
-        num_texts,
+        len(num_windows),
         vectors.width(config.hidden_size),
       )
     else:
       write_jsonl(output, rows, vectors.layer_indexes, model.tokenizer)
-  return num_texts
-
-
-def join_windows(
-  rows: Iterable[Mapping[str, Any]], embedding: EmbeddingSpec | None
-) -> Iterator[Mapping[str, Any]]:
-  """Joins the vectors of the windows of each text."""
-  normalizes = bool(embedding and embedding.normalize)
-  for _, group in itertools.groupby(rows, lambda row: int(row["unique_id"])):
-    first, *others = group
-    vectors = [row["vectors"] for row in (first, *others)]
-    joined = batch_predictor.join_vectors(vectors, [len(vectors)], normalizes)
-    yield {**first, "vectors": next(joined)}
+  return len(num_windows)
 
 
 def read_texts(

@@ -417,7 +417,7 @@ def test_metrics_and_predictions_are_of_texts(trained, place):
   # The window is a part of the text.
   assert predicted[0]["window"] == {"start": 0, "end": len(TEXTS[0])}
   with run_classifier.Predictor(str(trained)) as predictor:
-    rows = predictor.run(predictor.encode_texts(TEXTS[1:]))
+    rows = predictor.run(predictor.encode_windows(TEXTS[1:])[1])
   label = "ab".index(predicted[1]["label"])
   best = np.argmax([logits[label] for _, logits in rows])
   (start, end), words = predicted[1]["window"].values(), 14

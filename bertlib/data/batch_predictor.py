@@ -77,19 +77,28 @@ def _utf8(text: str) -> bytes:
   return text.encode("utf-8", "backslashreplace")
 
 
+def by_text(
+  rows: Iterable[Item],  # of windows
+  num_windows: Iterable[int],  # of each text
+) -> Iterator[list[Item]]:
+  """Yields the rows of the windows of each text."""
+  rows = iter(rows)
+  for count in num_windows:
+    yield [*itertools.islice(rows, count)]
+  next(rows, None)  # at the end, Estimator closes its session
+
+
 def join_windows(
   rows: np.ndarray,  # [windows, ...]
   num_windows: Sequence[int],  # of each text
   how: str | None = None,  # see `LongTextSettings.join_windows`
 ) -> np.ndarray:
   """Joins the outputs of the windows of each text: [texts, ...]."""
-  if not len(num_windows):
-    return rows
-  first = np.cumsum([0, *num_windows[:-1]])
+  first = np.cumsum([0, *num_windows])[:-1]
   if how == "max":
     return np.maximum.reduceat(rows, first)
-  counts = np.reshape(num_windows, [-1, *[1] * (rows.ndim - 1)])
-  return np.add.reduceat(rows, first) / counts.astype(rows.dtype)
+  sums = np.add.reduceat(rows, first)
+  return sums / np.reshape(num_windows, [-1, 1]).astype(rows.dtype)
 
 
 def join_vectors(
@@ -98,15 +107,12 @@ def join_vectors(
   normalizes: bool,  # whether vectors have length 1
 ) -> Iterator[np.ndarray]:
   """Yields the vector of each text: the mean of those of its windows."""
-  vectors = iter(vectors)
-  for count in num_windows:
-    vector, *others = itertools.islice(vectors, count)
+  for vector, *others in by_text(vectors, num_windows):
     if others:
       vector = np.mean([vector, *others], axis=0)
       if normalizes:
         vector /= max(np.linalg.norm(vector), 1e-12)
     yield vector
-  next(vectors, None)  # at the end, Estimator closes its session
 
 
 class _Batches(list):
@@ -203,15 +209,11 @@ class BatchPredictor:
       yield decode(*computed)
       del computed  # before the next ones are there
 
-  def encode_texts(self, texts: Iterable[Any]) -> list[dict[str, list[int]]]:
-    """Inputs of the model for texts and pairs, without padding."""
-    return self.encode_windows(texts)[1]
-
   def encode_windows(
     self,
     texts: Iterable[Any],  # see `model_inputs.encode_windows`
   ) -> tuple[list[int], list[dict[str, list[int]]]]:
-    """Numbers of windows of texts and pairs, and the inputs for each window."""
+    """Numbers of windows of texts and pairs; their inputs, without padding."""
     pairs = ((text, None) if is_text(text) else text for text in texts)
     length = self.description["max_seq_length"]
     num_windows, inputs = [], []
@@ -231,11 +233,11 @@ class BatchPredictor:
     num_rows, has_windows = 0, self.cutting.has_windows
     for number, example in enumerate(examples, start=1):
       block.append(example)
-      num_rows += 1
+      count = 1
       if has_windows:
         (count,), _ = self.encode_windows([self.texts_of(example)])
         model_inputs.warn_of_many_windows(f"text {number}", count)
-        num_rows += count - 1
+      num_rows += count
       if num_rows >= size:
         yield block
         block, num_rows = [], 0

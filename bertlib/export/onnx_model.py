@@ -68,7 +68,7 @@ class EncoderPredictor(BatchPredictor):
 
   def _encode(self, texts):
     """The numbers of tokens, and the rows of the texts."""
-    rows = self.encode_texts(texts)
+    _, rows = self.encode_windows(texts)
     return [len(row["input_ids"]) for row in rows], rows
 
   def _decode(self, num_tokens, outputs):

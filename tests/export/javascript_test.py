@@ -144,7 +144,7 @@ def expected(name, folder):
   """Scores or vectors of the texts from `OnnxModel`, as of a pipeline."""
   model = OnnxModel(str(folder), engine="onnxruntime")
   pairs = [(QUESTION, text) for text in TEXTS] if name == "squad_1" else TEXTS
-  rows = model.encode_texts(pairs)
+  _, rows = model.encode_windows(pairs)
   outputs = model.run(rows)
   for row, output in zip(rows, outputs):
     if name == "squad_1":
@@ -263,6 +263,6 @@ def test_the_page_runs_and_cuts_as_we_do(place):
     }}"""
   found = node(place, blocks[1] + code).splitlines()[-len(pairs) :]
   model = OnnxModel(str(exported / "mrpc_onnx"))
-  for line, row in zip(found, model.encode_texts(pairs)):
+  for line, row in zip(found, model.encode_windows(pairs)[1]):
     ids, segments = row["input_ids"], row["segment_ids"]
     assert line == ",".join(map(str, ids + segments))

@@ -228,7 +228,7 @@ def test_a_row_without_tokens_is_zeros(spec, folder_of):
   folder = folder_of(f"embeddings, {spec}")
   source = signatures_test.source_of(folder)
   with PREDICTORS["run_embeddings"](str(folder)) as predictor:
-    rows = predictor.encode_texts(TEXTS[:2])
+    _, rows = predictor.encode_windows(TEXTS[:2])
     rows[1]["input_mask"] = [0] * len(rows[1]["input_mask"])
     found = [np.array(predictor.run(rows))]
   for engine in ENGINES:

@@ -39,8 +39,6 @@ def prediction(
   thresholds: Mapping[str, float] | None = None,  # by label; 0.5 for others
 ) -> Prediction:
   """Converts probabilities [labels], or a regression's value [1]."""
-  if problem.kind == "regression":
-    return Prediction(float(row[0]), {})
   by_label = {label: float(p) for label, p in zip(problem.labels, row)}
   return Prediction(predicted_label(problem, row, thresholds), by_label)
 
@@ -109,15 +107,13 @@ def join(
   how: str | None,  # see `LongTextSettings.join_windows`
 ) -> Iterator[Joined]:
   """Yields the output of each text, joined from those of its windows."""
-  if not num_windows:
-    return
-  outputs, logits = map(np.stack, zip(*rows))
-  joined = batch_predictor.join_windows(logits, num_windows, how)
-  end = 0
-  for count, row in zip(num_windows, probabilities(problem, joined)):
-    end += count
-    found = (outputs[end - 1] if count == 1 else row).view(Joined)
-    found.best = logits[end - count : end].argmax(axis=0)
+  for windows in batch_predictor.by_text(rows, num_windows):
+    outputs, logits = map(np.stack, zip(*windows))
+    if len(windows) > 1:
+      joined = batch_predictor.join_windows(logits, [len(windows)], how)
+      outputs = probabilities(problem, joined)
+    found = outputs[0].view(Joined)
+    found.best = logits.argmax(axis=0)
     yield found
 
 
@@ -160,7 +156,8 @@ def file_formats(
   thresholds: Mapping[str, float] | None,
   examples: Sequence[Example],  # the first ones
   of_file: bool,  # see `write_predictions`
-  with_ids: bool = False,
+  with_ids: bool = False,  # whether a line of `.tsv` begins with the guid
+  # Of rows that are `Joined`: finds the characters of the windows of a text.
   find_windows: Callable[[Any], Sequence[Any]] | None = None,
 ) -> dict[str, FileFormat]:
   """Formats of files of predictions, whose answers are rows of the model."""
@@ -173,7 +170,7 @@ def file_formats(
     predicted = prediction(problem, row, thresholds)
     line = {"guid": example.guid, **predicted._asdict()}
     if isinstance(row, Joined):
-      windows = find_windows(texts_of(example))
+      windows = find_windows((example.text_a, example.text_b))
       best = dict(zip(problem.labels or [predicted.label], row.best))
       if isinstance(predicted.label, list):
         line["window"] = [windows[best[label]] for label in predicted.label]
@@ -207,20 +204,15 @@ def file_formats(
 def write_predictions(
   path: str,  # without the endings
   examples: Sequence[Example],
-  rows: Iterable[np.ndarray],  # output of the model; padding may follow
+  rows: Sequence[np.ndarray],  # output of the model
   problem: Problem,
   thresholds: Mapping[str, float] | None,
   # Of --predict_file: `.tsv` has a header, label and text too, which are shown.
   of_file: bool = False,
-  with_ids: bool = False,  # whether a line of `.tsv` begins with the guid
-  # Of rows that are `Joined`: finds the characters of the windows of a text.
-  find_windows: Callable[[Any], Sequence[Any]] | None = None,
+  **more: Any,  # see `file_formats`
 ) -> None:
   """Writes predictions to PATH.tsv and .jsonl."""
-  formats = file_formats(
-    problem, thresholds, examples, of_file, with_ids, find_windows
-  )
-  rows = [row for _, row in zip(examples, rows)]
+  formats = file_formats(problem, thresholds, examples, of_file, **more)
   for example, row in zip(examples, rows if of_file else ()):
     columns = label_columns(prediction(problem, row, thresholds))
     texts = filter(None, [example.text_a, example.text_b])
@@ -230,15 +222,6 @@ def write_predictions(
 
 
 # From Python
-
-
-def texts_of(example: Any) -> Any:
-  """Text, pair or choices of an example, as `predict` takes them."""
-  if isinstance(example, classification.ChoiceExample):
-    return example.choices
-  if isinstance(example, classification.InputExample):
-    return example.text_a, example.text_b
-  return example
 
 
 def _are_choices(value: Any) -> bool:
@@ -281,7 +264,7 @@ class ClassifierPredictor(BatchPredictor):
       InputError: a text is of another type, a question has another number of
         choices than the model, or a threshold is not valid.
     """
-    decode = functools.partial(self._decode, self._thresholds(thresholds or {}))
+    thresholds = self._thresholds(thresholds or {})
     if self.problem.kind == "multiple_choice":
       texts = batch_predictor.validated(
         texts, _are_choices, "a list with a pair of str for each choice"
@@ -295,7 +278,8 @@ class ClassifierPredictor(BatchPredictor):
       texts = batch_predictor.validated(
         texts, batch_predictor.is_text_or_pair, "a str, or a pair of str"
       )
-    return self.predict_blocks(texts, self._encode, decode)
+    rows = self.predict_blocks(texts, self._encode, self._rows)
+    return [prediction(self.problem, row, thresholds) for row in rows]
 
   def rank(self, query: str, documents: Iterable[str], top_k=None) -> NoReturn:
     """Refuses to rank, as a model of run_reranker.py does."""
@@ -331,20 +315,20 @@ class ClassifierPredictor(BatchPredictor):
     """See base class; what windows are joined by."""
     return ["logits"] * self.cutting.has_windows
 
-  texts_of = staticmethod(texts_of)
+  def texts_of(self, example):
+    """See base class; also choices, and what `predict` takes."""
+    if isinstance(example, classification.ChoiceExample):
+      return example.choices
+    if isinstance(example, classification.InputExample):
+      return example.text_a, example.text_b
+    return example
 
   def _encode(self, texts):
-    """The number of rows of each text, and the rows."""
+    """The number of rows of each text or example, and the rows."""
+    texts = map(self.texts_of, texts)
     if self.problem.kind == "multiple_choice":
       texts = itertools.chain.from_iterable(texts)
     return self.encode_windows(texts)
-
-  def _decode(
-    self, thresholds: Mapping[str, float], num_rows, outputs
-  ) -> Iterator[Prediction]:
-    """The predictions of a block."""
-    for row in self._rows(num_rows, outputs):
-      yield prediction(self.problem, row, thresholds)
 
   def _rows(self, num_rows: Sequence[int], outputs) -> Iterable[np.ndarray]:
     """Probabilities of each text, or the value of a regression."""
@@ -373,9 +357,7 @@ class ClassifierPredictor(BatchPredictor):
 
   def answer_blocks(self, sets):
     """See base class; an answer is a row of probabilities, or a value [1]."""
-    return self.map_blocks(
-      sets, lambda examples: self._encode(map(texts_of, examples)), self._rows
-    )
+    return self.map_blocks(sets, self._encode, self._rows)
 
   def file_formats(self, examples):
     """See base class."""
