@@ -271,27 +271,27 @@ class _OpenVino:
 
   def __init__(self, openvino, path, settings: _EngineSettings):
     precision = settings.precision
-    properties: dict[str, Any] = {
+    self._path, self._extra_outputs = path, settings.extra_outputs
+    self._properties: dict[str, Any] = {
       "PERFORMANCE_HINT": "LATENCY",
       "INFERENCE_PRECISION_HINT": "f32" if precision == "float32" else "bf16",
       "CPU_RUNTIME_CACHE_CAPACITY": _CACHED_KERNELS,
     }
     if settings.num_threads:
-      properties["INFERENCE_NUM_THREADS"] = settings.num_threads
+      self._properties["INFERENCE_NUM_THREADS"] = settings.num_threads
     if settings.num_batches > 1:
-      properties["NUM_STREAMS"] = settings.num_batches
-    core = openvino.Core()
-    can = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+      self._properties["NUM_STREAMS"] = settings.num_batches
+    self._core = openvino.Core()
+    can = self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     if precision == "bfloat16" and "BF16" not in can:
       logging.warning(
         "precision='bfloat16': this processor has no instructions for it;"
         " OpenVINO computes in float32"
       )
-    parts = core, path, properties, settings.extra_outputs
     if settings.cache_dir:
-      self._model = _compile_once(openvino, *parts, settings.cache_dir)
+      self._model = self._compiled(openvino.__version__, settings.cache_dir)
     else:
-      self._model = _compile(*parts)
+      self._model = self._compile()
     self._requests: list[Any] = []  # free ones; each serves one thread
 
   def run(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -305,61 +305,51 @@ class _OpenVino:
     finally:
       self._requests.append(request)
 
+  def _compile(self) -> Any:
+    """The compiled model, with our outputs alone: others take time."""
+    model = self._core.read_model(self._path)
+    results = {
+      output.any_name: result
+      for output, result in zip(model.outputs, model.get_results())
+    }
+    for name in results.keys() - _own([*results], self._extra_outputs):
+      model.remove_result(results[name])
+    return self._core.compile_model(model, "CPU", self._properties)
+
+  def _compiled(self, version: str, cache_dir: str) -> Any:
+    """The compiled model, kept in a folder for the next process."""
+    # OpenVINO's own cache takes a file of the same size and second for the same
+    # model, and processes that fill it at once can crash.
+    path, properties = self._path, self._properties
+    with open(path, "rb") as file:
+      model_hash = hashlib.sha256(file.read()).hexdigest()
+    device = self._core.get_property("CPU", "FULL_DEVICE_NAME")
+    key = repr((version, device, properties, *self._extra_outputs)).encode()
+    name = f"{model_hash}-{hashlib.sha256(key).hexdigest()[:16]}.blob"
+    kept = os.path.join(cache_dir, name)
+    with contextlib.suppress(OSError, RuntimeError), open(kept, "rb") as file:
+      return self._core.import_model(file.read(), "CPU", properties)
+    model = self._compile()
+    try:
+      os.makedirs(cache_dir, exist_ok=True)
+      with files.atomic_write(kept, "wb") as file:
+        file.write(model.export_model().read())
+      # In the folder of the model, others are of what it was before.
+      if os.path.dirname(cache_dir) == os.path.dirname(path):
+        for other in os.listdir(cache_dir):
+          is_ours = re.fullmatch(r"[0-9a-f]{64}-[0-9a-f]{16}\.blob", other)
+          if is_ours and not other.startswith(model_hash):
+            os.remove(os.path.join(cache_dir, other))
+    except (OSError, InputError) as error:
+      logging.warning("%s: is not kept compiled (%s)", path, error)
+    return model
+
 
 def _own(outputs: list[str], extra: Iterable[str]) -> list[str]:
   """Names of outputs; of those for transformers, which take time, `extra`."""
   unused = {*OF_TRANSFORMERS} - {*extra}
   first, *others = outputs
   return [first, *(name for name in others if name not in unused)]
-
-
-def _compile(
-  core: Any, path: str, settings: dict[str, Any], extra_outputs: Sequence[str]
-) -> Any:
-  """A model compiled by OpenVINO, with our outputs alone: others take time."""
-  model = core.read_model(path)
-  results = {
-    output.any_name: result
-    for output, result in zip(model.outputs, model.get_results())
-  }
-  for name in results.keys() - _own([*results], extra_outputs):
-    model.remove_result(results[name])
-  return core.compile_model(model, "CPU", settings)
-
-
-def _compile_once(
-  openvino: Any,
-  core: Any,
-  path: str,
-  settings: dict[str, Any],
-  extra_outputs: Sequence[str],
-  cache_dir: str,
-) -> Any:
-  """A model compiled by OpenVINO, kept in a folder for the next process."""
-  # OpenVINO's own cache takes a file of the same size and second for the same
-  # model, and processes that fill it at once can crash.
-  with open(path, "rb") as file:
-    model_hash = hashlib.sha256(file.read()).hexdigest()
-  device = core.get_property("CPU", "FULL_DEVICE_NAME")
-  key = repr((openvino.__version__, device, settings, *extra_outputs)).encode()
-  name = f"{model_hash}-{hashlib.sha256(key).hexdigest()[:16]}.blob"
-  kept = os.path.join(cache_dir, name)
-  with contextlib.suppress(OSError, RuntimeError), open(kept, "rb") as file:
-    return core.import_model(file.read(), "CPU", settings)
-  model = _compile(core, path, settings, extra_outputs)
-  try:
-    os.makedirs(cache_dir, exist_ok=True)
-    with files.atomic_write(kept, "wb") as file:
-      file.write(model.export_model().read())
-    # In the folder of the model, others are of what it was before.
-    if os.path.dirname(cache_dir) == os.path.dirname(path):
-      for other in os.listdir(cache_dir):
-        is_ours = re.fullmatch(r"[0-9a-f]{64}-[0-9a-f]{16}\.blob", other)
-        if is_ours and not other.startswith(model_hash):
-          os.remove(os.path.join(cache_dir, other))
-  except (OSError, InputError) as error:
-    logging.warning("%s: is not kept compiled (%s)", path, error)
-  return model
 
 
 _ENGINES = {"onnxruntime": _OnnxRuntime, "openvino": _OpenVino}
@@ -378,10 +368,11 @@ def _find_engine(engine: str, path: str, precision: str) -> str:
   if engine == "auto":
     fastest = _FASTEST.get((kind, number_format), "onnxruntime")
     able = [name for name in _ENGINES if precision in _ENGINES[name].precisions]
-    able.sort(
-      key=lambda name: (not importlib.util.find_spec(name), name != fastest)
+    engine = min(
+      able,
+      key=lambda name: (not importlib.util.find_spec(name), name != fastest),
+      default="onnxruntime",
     )
-    engine = able[0] if able else "onnxruntime"
     logging.info("%s: in %s, by %s on %s", path, number_format, engine, kind)
   is_exact = engine == "onnxruntime" and _begins_with(path, _ZERO_POINTS)
   if is_int8 and kind == "AVX2" and not is_exact:
