@@ -18,7 +18,7 @@ from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
 from bertlib.cli.option import FRACTION
 from bertlib.data import example_checks, tables
-from bertlib.io import files
+from bertlib.io import files, json_files
 
 
 @dataclasses.dataclass(eq=False)
@@ -53,12 +53,9 @@ Example = Union[InputExample, ChoiceExample]
 
 def labeled(example: Example, kind: str) -> example_checks.Labeled:
   """Texts and label of an example for checks, given its `Problem.kind`."""
-  if isinstance(example, ChoiceExample):
-    texts = tuple(itertools.chain.from_iterable(example.choices))
-  elif example.text_b is None:
-    texts = (example.text_a,)
-  else:
-    texts = (example.text_a, example.text_b)
+  texts = tuple(
+    text for pair in pairs_of(example) for text in pair if text is not None
+  )
   label = None if kind == "regression" else example.label
   if isinstance(label, list):
     label = tuple(sorted(label))
@@ -71,6 +68,17 @@ class PaddingInputExample:
   Its weight in every metric is 0. A class of its own rather than None, so that
   a missing example is not mistaken for padding.
   """
+
+
+def pairs_of(
+  example: Example | PaddingInputExample,
+) -> Sequence[tuple[str, str | None]]:
+  """The texts to encode: a text, a pair, one per choice, or none."""
+  if isinstance(example, PaddingInputExample):
+    return []
+  if isinstance(example, ChoiceExample):
+    return example.choices
+  return [(example.text_a, example.text_b)]
 
 
 # Kinds of tasks, and the number of labels that a model of each has at least.
@@ -172,7 +180,15 @@ class DataProcessor:
 
     def checked(row):
       example = make_example(row)
-      check_pair(row, example, self.has_pairs)
+      if self.has_pairs and example.text_b is None:
+        raise row.error(
+          f"is one text, but the model is of pairs. {tables.FIX_ROW}"
+        )
+      if self.has_pairs is False and example.text_b:
+        raise row.error(
+          "has a second text, but the model is of single texts."
+          f" {tables.FIX_ROW}"
+        )
       return example
 
     if self.streams:
@@ -456,6 +472,15 @@ class SwagProcessor(DataProcessor):
     return self.collect(path, table.rows, example)
 
 
+# Schema of an article; the test set may lack the answers.
+_RACE_ARTICLE = {
+  "article": str,
+  "questions": [str],
+  "options": [[str]],
+  "answers": [str],
+}
+
+
 class RaceProcessor(DataProcessor):
   """RACE: which of four answers is correct, given the article?"""
 
@@ -477,38 +502,27 @@ class RaceProcessor(DataProcessor):
       "\n".join(tables.read_lines(path, self.encoding))
     )
     row = tables.Row(path, 1, [])
-    article, questions, options, answers = map(
-      values.get, ("article", "questions", "options", "answers")
-    )
-    if not (
-      isinstance(article, str)
-      and _is_string_list(questions)
-      and isinstance(options, list)
-      and len(options) == len(questions)
-      and all(
-        _is_string_list(o) and len(o) == len(self.labels) for o in options
-      )
-      and _is_string_list(answers or questions)
-      and len(answers or questions) == len(questions)
+    values = {**values, "answers": values.get("answers") or []}
+    if json_files.mismatch(values, _RACE_ARTICLE) or not (
+      len(values["options"]) == len(values["questions"])
+      and all(len(texts) == len(self.labels) for texts in values["options"])
+      and len(values["answers"]) in (0, len(values["questions"]))
     ):
       raise row.error(
         "is not a RACE article: a JSON object with article, questions, four"
         " options per question, and answers"
       )
+    article, questions, options, answers = (
+      values[name] for name in _RACE_ARTICLE
+    )
     for number, (question, texts, label) in enumerate(
       zip(questions, options, answers or itertools.repeat(None))
     ):
       if label is not None:
         check_label(row, label, self.problem)
-      choices = [
-        (
-          article,
-          question.replace("_", text)
-          if "_" in question
-          else f"{question} {text}",
-        )
-        for text in texts
-      ]
+      # A gap is filled, or else the text follows.
+      gap = question if "_" in question else f"{question} _"
+      choices = [(article, gap.replace("_", text)) for text in texts]
       name = os.path.relpath(path, os.path.dirname(os.path.dirname(path)))
       yield ChoiceExample(f"{split}-{name}-{number}", choices, label)
 
@@ -555,23 +569,6 @@ def check_label(
       raise row.error(
         f"unknown label {name!r}; the labels are {some_of(problem.labels)}"
       )
-
-
-def check_pair(
-  row: tables.Row, example: Example, has_pairs: bool | None
-) -> None:
-  """Refuses a single text for a model of pairs, and vice versa."""
-  if has_pairs and example.text_b is None:
-    fault = "is one text, but the model is of pairs"
-  elif has_pairs is False and example.text_b:
-    fault = "has a second text, but the model is of single texts"
-  else:
-    return
-  raise row.error(f"{fault}. {tables.FIX_ROW}")
-
-
-def _is_string_list(value: Any) -> bool:
-  return isinstance(value, list) and all(isinstance(v, str) for v in value)
 
 
 # A trained model from Python

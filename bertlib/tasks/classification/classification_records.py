@@ -18,11 +18,11 @@ from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.data.input_pipeline import shuffle_epochs
 from bertlib.settings.long_texts import TRUNCATE, LongTextSettings
 from bertlib.tasks.classification.classification import (
-  ChoiceExample,
   Example,
   InputExample,
   PaddingInputExample,
   Problem,
+  pairs_of,
 )
 
 # Examples to features
@@ -119,7 +119,7 @@ def encode_examples(
 ) -> Iterator[tuple[list[InputFeatures], list[model_inputs.EncodedPair]]]:
   """Encodes examples: the features of windows, and the encoded texts."""
   examples, read = itertools.tee(examples)
-  pairs = itertools.chain.from_iterable(map(_pairs_of, read))
+  pairs = itertools.chain.from_iterable(map(pairs_of, read))
   encoded = model_inputs.encode_windows(
     tokenizer, pairs, max_seq_length, cutting
   )
@@ -127,7 +127,7 @@ def encode_examples(
     if isinstance(example, PaddingInputExample):
       yield [_padding(problem, max_seq_length)], []
       continue
-    rows = list(itertools.islice(encoded, len(_pairs_of(example))))
+    rows = list(itertools.islice(encoded, len(pairs_of(example))))
     # A group for each choice, or one of all windows.
     groups = [*zip(*rows)]
     rows = [*itertools.chain.from_iterable(rows)]
@@ -146,15 +146,6 @@ def encode_examples(
       for group in groups
     ]
     yield features, rows
-
-
-def _pairs_of(example) -> Sequence[tuple[str, str | None]]:
-  """The texts of an example: a text, a pair, or one per choice."""
-  if isinstance(example, PaddingInputExample):
-    return []
-  if isinstance(example, ChoiceExample):
-    return example.choices
-  return [(example.text_a, example.text_b)]
 
 
 def _padding(problem: Problem, max_seq_length: int) -> InputFeatures:
@@ -234,17 +225,13 @@ def file_based_convert_examples_to_features(
     InputError: a label is not in the label set.
   """
   problem = problem or _problem_from_labels(label_list)
-  num_truncated = num_truncated_tokens = 0
-  num_records = array("i")
+  num_records, num_lost = array("i"), array("i")
 
   def records():
-    nonlocal num_truncated, num_truncated_tokens
     for features, encoded in encode_examples(
       examples, problem, max_seq_length, tokenizer, cutting=cutting
     ):
-      num_lost = sum(pair.num_truncated_tokens for pair in encoded)
-      num_truncated_tokens += num_lost
-      num_truncated += num_lost > 0
+      num_lost.append(sum(pair.num_truncated_tokens for pair in encoded))
       num_records.append(len(features))
       weight = {"example_weights": 1 / len(features)}
       yield from (window.as_record() | weight for window in features)
@@ -257,9 +244,9 @@ def file_based_convert_examples_to_features(
     len(examples),
     f" in {sum(num_records)} windows" if cutting.has_windows else "",
     output_file,
-    num_truncated,
+    sum(map(bool, num_lost)),
     max_seq_length,
-    num_truncated_tokens,
+    sum(num_lost),
   )
   return num_records
 
