@@ -38,7 +38,7 @@ import modeling
 from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import app, option
 from bertlib.cli.steps import Steps
-from bertlib.data import batch_predictor, model_inputs, tf_records
+from bertlib.data import batch_predictor, input_pipeline, model_inputs
 from bertlib.exchange import resolve
 from bertlib.export import predictor
 from bertlib.io import result_files
@@ -59,8 +59,9 @@ from bertlib.tasks.classification.classification_decoding import (
 )
 from bertlib.tasks.classification.record import RECORD
 from bertlib.tasks.classification.settings import ClassifierSettings
-from bertlib.training import loop, runs, train_step
+from bertlib.training import loop, runs, text_sets, train_step
 from bertlib.training.runs import Run
+from bertlib.training.text_sets import TextSet
 
 # isort: off
 # Names of google-research/bert, which other code imports from here.
@@ -147,22 +148,19 @@ def create_model(
     dropout_seed=dropout_seed,
   )
   logits = tf.reshape(tf.cast(logits, tf.float32), [-1, num_labels])
-  return losses_and_outputs(
-    kind, logits, labels, label_weights, example_weights, total_weight
-  )
-
-
-def losses_and_outputs(
-  kind, logits, labels, label_weights, example_weights, total_weight
-):
-  """Losses and outputs of `create_model`, given its logits."""
   outputs = logits
   if kind == "regression":
     losses = weighted = tf.square(logits[:, 0] - labels)
   elif kind == "multi_label":
+    # Weights of labels are those of positive examples.
     losses, weighted = (
-      tf.reduce_mean(label_losses(logits, labels, weights), axis=-1)
-      for weights in (None, label_weights)
+      tf.reduce_mean(
+        tf.nn.weighted_cross_entropy_with_logits(
+          labels, logits, tf.constant(weights, tf.float32)
+        ),
+        axis=-1,
+      )
+      for weights in (1.0, label_weights or 1.0)
     )
     outputs = tf.sigmoid(logits)
   else:
@@ -177,15 +175,6 @@ def losses_and_outputs(
   if example_weights is not None:
     loss = modeling.weighted_mean(weighted, example_weights, total_weight)
   return loss, losses, logits, outputs
-
-
-def label_losses(logits, labels, label_weights=None):
-  """Binary cross-entropy of each label: float32 [B, labels]."""
-  # `label_weights` are those of positive examples.
-  weights = [1.0] * logits.shape[-1] if label_weights is None else label_weights
-  return tf.nn.weighted_cross_entropy_with_logits(
-    labels, logits, tf.constant(weights, tf.float32)
-  )
 
 
 def model_fn_builder(
@@ -261,22 +250,19 @@ def model_fn_builder(
     }
 
   def evaluate(features):
-    return evaluation_outputs(kind, build(features, False), features)
-
-  return train_step.make_model_fn(arguments, training_loss, predict, evaluate)
-
-
-def evaluation_outputs(
-  kind: str, outputs: Sequence[Any], features: Mapping[str, Any]
-) -> dict[str, Any]:
-  """Loss and metrics of `create_model`'s outputs, for a `TPUEstimatorSpec`."""
-  loss, per_example_loss, logits, _ = outputs
-  evaluated = {
-    "label_ids": features["label_ids"],
-    "logits": logits,
-    # Padding examples have 0, and do not count.
-    "is_real_example": tf.cast(features["is_real_example"], tf.float32),
-  }
+    loss, per_example_loss, logits, _ = build(features, False)
+    evaluated = {
+      "label_ids": features["label_ids"],
+      "logits": logits,
+      # Padding examples have 0, and do not count.
+      "is_real_example": tf.cast(features["is_real_example"], tf.float32),
+    }
+    return {
+      "loss": loss,
+      "eval_metrics": (metric_fn, [per_example_loss, *evaluated.values()]),
+      # What further metrics need.
+      "predictions": evaluated,
+    }
 
   def metric_fn(per_example_loss, label_ids, logits, is_real_example):
     metrics = {"eval_loss": tf.metrics.mean(per_example_loss, is_real_example)}
@@ -287,12 +273,7 @@ def evaluation_outputs(
       )
     return metrics
 
-  return {
-    "loss": loss,
-    "eval_metrics": (metric_fn, [per_example_loss, *evaluated.values()]),
-    # What further metrics need.
-    "predictions": evaluated,
-  }
+  return train_step.make_model_fn(arguments, training_loss, predict, evaluate)
 
 
 class Predictor(ClassifierPredictor, predictor.LoadedModel):
@@ -471,20 +452,18 @@ def train_classifier(
   run: Run,
   processor: DataProcessor,  # names the metrics
   examples: Sequence[Example],
-  dev_sets: Mapping[str, classifier_inputs.DevSet],
+  dev_sets: Mapping[str, TextSet],
 ) -> None:
   """Trains the classifier; evaluates the dev set without a suffix meanwhile."""
-  path, num_windows = classifier_inputs.write_records(
-    run, processor, "train", examples
-  )
-  num_rows, data = sum(num_windows), f"{len(examples)} examples"
+  written = classifier_inputs.write_records(run, processor, "train", examples)
+  num_rows, data = sum(written.num_rows), f"{len(examples)} examples"
   if run.settings.cutting.has_windows:
     data += f" in {num_rows} windows"
   if num_rows > len(examples):
     run = run.with_arguments(texts_per_window=len(examples) / num_rows)
   loop.train_on_records(
     run,
-    path,
+    written.path,
     num_rows,
     data,
     lambda checkpoint: (
@@ -496,14 +475,17 @@ def train_classifier(
 def evaluate_set(
   run: Run,
   processor: DataProcessor,  # names the metrics
-  dev_set: classifier_inputs.DevSet,
+  dev_set: TextSet,
   checkpoint: str | None,  # None for the model of --init_checkpoint
 ) -> loop.Evaluation:
   """Evaluates a checkpoint on a dev set."""
-  num_examples, num_rows = len(dev_set.examples), sum(dev_set.num_windows)
+  num_examples, num_rows = len(dev_set.examples), sum(dev_set.num_rows)
   logging.info("Evaluating on %d examples", num_examples)
   num_steps = -(-num_rows // run.flags.eval_batch_size)
-  results, arrays = loop.evaluate(run, dev_set.input_fn, num_steps, checkpoint)
+  input_fn = input_pipeline.record_input_fn(
+    dev_set.path, run.task.features, **runs.input_options(run, False)
+  )
+  results, arrays = loop.evaluate(run, input_fn, num_steps, checkpoint)
   if num_rows > num_examples and arrays:
     results, arrays = of_texts(run, processor.problem, dev_set, results, arrays)
   if not arrays:
@@ -528,18 +510,16 @@ def evaluate_set(
 def of_texts(
   run: Run,
   problem: Problem,
-  dev_set: classifier_inputs.DevSet,
+  dev_set: TextSet,
   results: dict[str, Any],
   arrays: dict[str, np.ndarray],
 ) -> loop.Evaluation:
   """The evaluation of texts from that of their windows."""
-  first = np.cumsum([0, *dev_set.num_windows[:-1]])
-  label_ids = arrays["label_ids"][first]
-  logits = batch_predictor.join_windows(
-    arrays["logits"],
-    dev_set.num_windows,
-    run.settings.cutting.join_windows,
-  )
+  num_rows, join = dev_set.num_rows, batch_predictor.join_windows
+  how = run.settings.cutting.join_windows
+  logits = join(arrays["logits"], num_rows, how)
+  # Windows have the label of their text.
+  label_ids = join(arrays["label_ids"], num_rows, "max")
   losses = classification_decoding.losses(problem, label_ids, logits)
   results = {k: v for k, v in results.items() if k != "eval_accuracy"}
   results |= dict.fromkeys(("eval_loss", "loss"), losses.mean(dtype=np.float32))
@@ -550,7 +530,7 @@ def evaluate_sets(
   run: Run,
   processor: DataProcessor,
   # By the suffix of their results. The report is about the first one.
-  dev_sets: Mapping[str, classifier_inputs.DevSet],
+  dev_sets: Mapping[str, TextSet],
   checkpoint: str | None,  # None for the model of --init_checkpoint
 ) -> tuple[run_report.Findings, dict[str, float] | None]:
   """Evaluates a checkpoint on all dev sets; writes metrics and predictions."""
@@ -601,12 +581,11 @@ def never_predicted(
     classification_decoding.predicted_label(problem, row, thresholds)
     for row in rows
   ]
-  gold = [example.label for example in examples]
   if problem.kind == "multi_label":
-    labels, gold = map(itertools.chain.from_iterable, (labels, gold))
+    labels = itertools.chain.from_iterable(labels)
   return run_report.missing_labels_warning(
     labels,
-    gold,
+    classifier_inputs.labels_of(examples),
     "Rare labels may need more examples, more epochs, or"
     " --class_weights=balanced",
   )
@@ -635,20 +614,15 @@ def predict_sets(
       results = result_files.predictions_name(predict_file)
       records = f"predict_{result_files.stem_of(predict_file)}"
     batch_size = run.flags.predict_batch_size
-    path, num_windows = classifier_inputs.write_records(
+    written = classifier_inputs.write_records(
       run, processor, records, test_set, batch_size
     )
-    input_fn = runs.input_fn_of(run, path, is_training=False)
-    # On a TPU, records that fill the last batch follow.
-    num_windows = num_windows[: len(test_set)]
-    found = tf_records.restore_input_order(
-      loop.predict(run, input_fn, sum(num_windows), checkpoint)
-    )
+    found = text_sets.predict(run, written, checkpoint)
     rows = (row["probabilities"] for row in found)
     if cutting.has_windows:
       pairs = ((row["probabilities"], row["logits"]) for row in found)
       rows = classification_decoding.join(
-        problem, pairs, num_windows, cutting.join_windows
+        problem, pairs, written.num_rows, cutting.join_windows
       )
     rows = [*rows]
     classification_decoding.write_predictions(

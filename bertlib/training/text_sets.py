@@ -18,6 +18,8 @@ class TextSet(NamedTuple):
   path: str  # file of the records
   num_rows: Sequence[int]  # records of each text: its windows
   batch_size: int  # records of a batch
+  layout: tf_records.Layout | None = None  # None for that of the task
+  examples: Sequence[Any] = ()  # of the task, with these texts
 
 
 def training_cutting(run: Run) -> LongTextSettings:
@@ -38,24 +40,23 @@ def write(
   batch_size: int,
 ) -> TextSet:
   """Writes the records of texts; batches are full on a TPU."""
-  path = runs.records_path(run, name)
+  path, length = runs.records_path(run, name), run.settings.model.max_seq_length
   num_rows = text_records.write_texts(
     path,
     texts,
     run.tokenizer,
-    run.settings.model.max_seq_length,
+    length,
     batch_size if run.on_tpu else 1,
     run.settings.cutting,
   )
-  return TextSet(path, num_rows, batch_size)
+  return TextSet(path, num_rows, batch_size, tf_records.token_layout(length))
 
 
 def predict(
   run: Run, texts: TextSet, checkpoint: str | None
 ) -> Iterator[dict[str, Any]]:
   """Yields the predictions for each record by name, in order."""
-  layout = tf_records.token_layout(run.settings.model.max_seq_length)
-  input_fn = runs.input_fn_of(run, texts.path, False, layout)
+  input_fn = runs.input_fn_of(run, texts.path, False, texts.layout)
   rows = loop.predict(
     run, input_fn, sum(texts.num_rows), checkpoint, texts.batch_size
   )

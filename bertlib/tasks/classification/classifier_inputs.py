@@ -5,14 +5,14 @@ from __future__ import annotations
 import collections
 import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Callable, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 from absl import logging
 
 from bertlib.cli.errors import InputError, some_of
-from bertlib.data import example_checks, input_pipeline, tables
+from bertlib.data import example_checks, tables
 from bertlib.io import result_files
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings import model_description
@@ -33,6 +33,7 @@ from bertlib.tasks.classification.settings import (
 )
 from bertlib.training import runs, step_plan
 from bertlib.training.runs import Run
+from bertlib.training.text_sets import TextSet
 
 
 def make_processor(settings: ClassifierSettings) -> DataProcessor:
@@ -105,61 +106,43 @@ def has_pairs(examples: Iterable[Example]) -> bool:
 
 
 def with_pairs(run: Run, examples: Examples) -> Run:
-  """Adds to the model's description whether it is trained on pairs."""
-  check_pairs(run, examples)
+  """Adds to the model's description whether it is trained on pairs.
+
+  Refuses pairs for a model of single texts, and vice versa.
+  """
+  trained_on_pairs = None  # choices are neither
+  if run.task.description["kind"] != "multiple_choice":
+    description = model_description.load(run.model_folder, RECORD)
+    trained_on_pairs = description.get("has_pairs")
+  kinds = {True: "pairs of texts", False: "single texts"}
+  for split, sets in (
+    ("training", [examples.train]),
+    ("dev", examples.eval_sets.values()),
+    ("test", examples.predict_sets.values()),
+  ):
+    for is_pairs in map(has_pairs, filter(None, sets)):
+      if trained_on_pairs not in (None, is_pairs):
+        raise InputError(
+          f"{run.model_folder}: was trained on {kinds[trained_on_pairs]}, but"
+          f" the {split} set has {kinds[is_pairs]}. Give texts of that kind, or"
+          " another --output_dir"
+        )
   if not run.flags.do_train:
     return run
   return run.with_description(has_pairs=has_pairs(examples.train))
 
 
-def check_pairs(run: Run, examples: Examples) -> None:
-  """Refuses text pairs for a model of single texts, and vice versa."""
-  if run.task.description["kind"] == "multiple_choice":
-    return
-  description = model_description.load(run.model_folder, RECORD)
-  trained_on_pairs = description.get("has_pairs")
-  kinds = {True: "pairs of texts", False: "single texts"}
-  for split, split_examples in (
-    ("training", examples.train),
-    *(("dev", dev_set) for dev_set in examples.eval_sets.values()),
-    *(("test", test_set) for test_set in examples.predict_sets.values()),
-  ):
-    if not split_examples:
-      continue
-    is_pairs = has_pairs(split_examples)
-    if trained_on_pairs not in (None, is_pairs):
-      raise InputError(
-        f"{run.model_folder}: was trained on {kinds[trained_on_pairs]}, but the"
-        f" {split} set has {kinds[is_pairs]}. Give texts of that kind, or"
-        " another --output_dir"
-      )
-
-
-class DevSet(NamedTuple):
-  """A dev set and the input of its records, in order."""
-
-  examples: Sequence[Example]
-  input_fn: Callable[..., Any]
-  num_windows: Sequence[int]  # records of each example
-
-
 def write_dev_sets(
   run: Run, processor: DataProcessor, examples: Examples
-) -> dict[str, DevSet]:
+) -> dict[str, TextSet]:
   """Writes records of the dev sets, by suffix, and lists of skipped rows."""
   if run.is_chief:
     result_files.write_bad_rows(run.output_dir, processor.bad_rows)
-  dev_sets = {}
-  for suffix, dev_set in examples.eval_sets.items():
-    batch_size = run.flags.eval_batch_size
-    path, num_windows = write_records(
-      run, processor, f"eval{suffix}", dev_set, batch_size
-    )
-    options = runs.input_options(run, is_training=False)
-    features = run.task.features
-    input_fn = input_pipeline.record_input_fn(path, features, **options)
-    dev_sets[suffix] = DevSet(dev_set, input_fn, num_windows)
-  return dev_sets
+  batch_size = run.flags.eval_batch_size
+  return {
+    suffix: write_records(run, processor, f"eval{suffix}", dev_set, batch_size)
+    for suffix, dev_set in examples.eval_sets.items()
+  }
 
 
 def write_records(
@@ -169,10 +152,10 @@ def write_records(
   examples: Sequence[Example],
   # On a TPU, padding examples fill the last batch of this size.
   batch_size: int = 1,
-) -> tuple[str, Sequence[int]]:
-  """Writes the records of examples; their path, and the number of each."""
+) -> TextSet:
+  """Writes the records of examples."""
   path = runs.records_path(run, name)
-  num_windows = classification_records.file_based_convert_examples_to_features(
+  num_rows = classification_records.file_based_convert_examples_to_features(
     runs.fill_last_batch(
       run, examples, batch_size, classification.PaddingInputExample()
     ),
@@ -183,7 +166,8 @@ def write_records(
     processor.problem,
     run.settings.cutting,
   )
-  return path, num_windows
+  num_rows = num_rows[: len(examples)]
+  return TextSet(path, num_rows, batch_size, examples=examples)
 
 
 def read_examples(
@@ -268,9 +252,7 @@ def class_weights(
     # All labels contribute equally. With several labels per text, the weight of
     # a label is the ratio of examples without it to examples with it.
     has_several = problem.kind == "multi_label"
-    counts = collections.Counter()
-    for example in examples:
-      counts.update(example.label if has_several else [example.label])
+    counts = collections.Counter(labels_of(examples))
     weights = [
       (len(examples) - counts[label]) / max(counts[label], 1)
       if has_several
@@ -301,21 +283,18 @@ def check_labels(processor: DataProcessor, examples: Examples) -> None:
   """Warns of labels that are missing or rare."""
   labels = processor.problem.labels
   sets = {"the training set": examples.train, **examples.dev_sets}
-  if not labels:
-    return
+  if labels:
+    example_checks.check_labels(
+      labels,
+      {name: labels_of(split) for name, split in sets.items() if split},
+    )
 
-  def labels_of(example):
+
+def labels_of(examples: Iterable[Example]) -> Iterator[str | None]:
+  """Yields the label of each example, or its labels."""
+  for example in examples:
     is_list = isinstance(example.label, (list, tuple))
-    return example.label if is_list else [example.label]
-
-  example_checks.check_labels(
-    labels,
-    {
-      name: itertools.chain.from_iterable(map(labels_of, split))
-      for name, split in sets.items()
-      if split
-    },
-  )
+    yield from example.label if is_list else [example.label]
 
 
 def check_texts(
