@@ -7,6 +7,7 @@ no white space at their ends.
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import json
@@ -17,7 +18,7 @@ from typing import Any, Callable
 
 import tokenization
 from bertlib.cli.errors import InputError, needs_package, some_of
-from bertlib.io import json_files, text_files
+from bertlib.io import json_files
 from tokenization import SpecialTokens
 
 # Of a `tokenizer.json` that does not say more; or else the names of BERT.
@@ -33,14 +34,14 @@ _FIX = "Use the tokenizer.json that came with the model"
 
 def load(path: str, finds_mask: bool = False) -> SubwordTokenizer:
   """Tokenizer of a `tokenizer.json`, which finds the mask's name in texts."""
-  text, rules = read(path)
+  rules = read(path)
   with needs_package(
     f"{path}: needs the package tokenizers. Install it:"
     " pip install -e '.[tokenizers]'"
   ):
     import tokenizers
   try:
-    return SubwordTokenizer(text, finds_mask, rules)
+    return SubwordTokenizer(rules, finds_mask)
   except InputError as error:
     raise InputError(f"{path}: {error}. {_FIX}") from error
   except Exception as error:  # the package raises no other class
@@ -52,7 +53,7 @@ def load(path: str, finds_mask: bool = False) -> SubwordTokenizer:
 
 def read_entries(path: str) -> list[str]:
   """Entries of a `tokenizer.json` by id, "" where there is none."""
-  return _by_id(vocab_of(read(path)[1]))
+  return _by_id(vocab_of(read(path)))
 
 
 def _by_id(vocab: Mapping[str, int]) -> list[str]:
@@ -62,12 +63,11 @@ def _by_id(vocab: Mapping[str, int]) -> list[str]:
   return entries
 
 
-def read(path: str) -> tuple[str, dict[str, Any]]:
-  """Text and contents of a `tokenizer.json`; InputError for other models."""
-  text = text_files.read_text(path)
+def read(path: str) -> dict[str, Any]:
+  """Contents of a `tokenizer.json`; InputError for other models."""
   model = {"type?": str, "vocab": (dict, list)}
   schema = {"model": model, "added_tokens?": [_ADDED]}
-  content = json_files.parse(text, path, schema, _FIX)
+  content = json_files.read(path, schema, _FIX)
   kind = content["model"].get("type")
   if kind != "Unigram" and not (kind == "BPE" and byte_level_steps(content)):
     found = "BPE without bytes" if kind == "BPE" else f"a {kind} model"
@@ -75,7 +75,7 @@ def read(path: str) -> tuple[str, dict[str, Any]]:
       f"{path}: has {found}; only byte-level BPE, Unigram and, with a"
       " vocab.txt, WordPiece are supported. Use another model"
     )
-  return text, content
+  return content
 
 
 def parts(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
@@ -112,28 +112,21 @@ def special_tokens_of(content: Mapping[str, Any]) -> SpecialTokens:
   for part in parts(content, "post_processor"):
     if part["type"] in ("RobertaProcessing", "BertProcessing"):
       found |= {"cls": part["cls"][0], "sep": part["sep"][0]}
-      if part["type"] == "BertProcessing":
-        found |= {"num_separators": 1, "second_segment": 1}
-    elif part["type"] == "TemplateProcessing":
-      pair = [
-        (name, value["id"], value["type_id"])
-        for item in part["pair"]
-        for name, value in item.items()
-      ]
-      names = [name for _, name, _ in pair]
-      second = names.index("B") if "B" in names else 0
-      num_separators = second - 2
-      expected = [names[0], "A", *[names[-1]] * num_separators, "B", names[-1]]
-      if names != expected or num_separators < 1:
-        raise InputError(f"joins texts as {' '.join(names)}, unlike BERT")
+    if part["type"] == "BertProcessing":
+      found |= {"num_separators": 1, "second_segment": 1}
+    if part["type"] == "TemplateProcessing":
+      pair = [value for item in part["pair"] for value in item.values()]
+      names = [value["id"] for value in pair]
       found |= {
         "cls": names[0],
         "sep": names[-1],
-        "num_separators": num_separators,
-        "second_segment": pair[second][2],
+        "num_separators": [*names, "B"].index("B") - 2,
+        "second_segment": pair[-1]["type_id"],
       }
-  needed = {role: getattr(OF_ROBERTA, role) for role in ("cls", "sep", "unk")}
-  missing = [name for role, name in needed.items() if not found[role]]
+      if names != SpecialTokens(**found).join(["A"], ["B"])[0]:
+        raise InputError(f"joins texts as {' '.join(names)}, unlike BERT")
+  needed = ("cls", "sep", "unk")
+  missing = [getattr(OF_ROBERTA, role) for role in needed if not found[role]]
   if missing:
     raise InputError(f"has no special tokens {some_of(missing)}")
   return OF_ROBERTA._replace(**found)
@@ -144,19 +137,11 @@ class SubwordTokenizer(tokenization.Tokenizer):
 
   def __init__(
     self,
-    content: str,
-    finds_mask: bool = False,
-    rules: dict[str, Any] | None = None,
+    rules: Mapping[str, Any],  # contents of a `tokenizer.json`
+    finds_mask: bool = False,  # whether the mask's name in a text is the mask
   ):
-    """Prepares the rules; a copy prepares them again.
-
-    Args:
-      content: text of a `tokenizer.json`.
-      finds_mask: whether the mask's name in a text is the mask.
-      rules: the values of `content`, which change; None to parse it.
-    """
-    self.content, self.finds_mask = content, finds_mask
-    rules = json.loads(content) if rules is None else rules
+    """Prepares the rules; a copy prepares them again."""
+    self.rules, self.finds_mask = rules, finds_mask
     self.is_unigram = rules["model"]["type"] == "Unigram"
     self.special_tokens = special_tokens_of(rules)
     self.vocab = vocab_of(rules)
@@ -170,16 +155,16 @@ class SubwordTokenizer(tokenization.Tokenizer):
   def __reduce__(self):
     # The loader may have changed the segments.
     state = {"special_tokens": self.special_tokens}
-    return type(self), (self.content, self.finds_mask), state
+    return type(self), (self.rules, self.finds_mask), state
 
-  def _make(self, rules: dict[str, Any], has_offsets: bool = True) -> Any:
+  def _make(self, rules: Mapping[str, Any], has_offsets: bool = True) -> Any:
     """A `tokenizers.Tokenizer` by which names of special tokens are text."""
     import tokenizers
 
-    model, added = rules["model"], rules.get("added_tokens", ())
+    model, added = {**rules["model"]}, rules.get("added_tokens", ())
     hidden = self._special - {self.finds_mask and self.special_tokens.mask}
-    rules["added_tokens"] = [t for t in added if t["content"] not in hidden]
-    rules |= dict.fromkeys(("truncation", "padding", "post_processor"))
+    changed = dict.fromkeys(("truncation", "padding", "post_processor"))
+    changed["added_tokens"] = [t for t in added if t["content"] not in hidden]
     # No text has pieces with a space in them. The package's own option does
     # nothing for Unigram, and is lost in copies.
     names = [f" {n}" if n in hidden else n for n in _by_id(self.vocab)]
@@ -196,17 +181,20 @@ class SubwordTokenizer(tokenization.Tokenizer):
       model["dropout"] = None
       if has_offsets:  # strips spaces, in threads
         step, *_ = byte_level_steps(rules)
-        rules["post_processor"] = {**step, "trim_offsets": True}
-    return tokenizers.Tokenizer.from_str(json.dumps(rules))
+        changed["post_processor"] = {**step, "trim_offsets": True}
+    return tokenizers.Tokenizer.from_str(
+      json.dumps({**rules, **changed, "model": model})
+    )
 
   @functools.cached_property
   def _encoder_of_words(self) -> Any:
     """The encoder in which each word has a space before it."""
-    rules = json.loads(self.content)
-    steps = byte_level_steps(rules)
+    steps = byte_level_steps(self.rules)
     if all(step["add_prefix_space"] for step in steps):  # or none, of Unigram
       return self._encoder
-    for step in steps:
+    steps = copy.deepcopy(self.rules["pre_tokenizer"])
+    rules = {**self.rules, "pre_tokenizer": steps}
+    for step in byte_level_steps(rules):
       step["add_prefix_space"] = True
     return self._make(rules, has_offsets=False)
 

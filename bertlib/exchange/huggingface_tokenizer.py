@@ -288,7 +288,7 @@ def _read_subword(
   if os.path.basename(path) == _MERGES:
     content = _from_merges(folder, special | config)
   else:
-    _, content = subword_tokenizer.read(path)
+    content = subword_tokenizer.read(path)
   for token in content.get("added_tokens", ()):
     # As the classes of transformers do: the mask is no word of its own.
     token["lstrip"] |= token["content"] == _OF_ROBERTA["mask_token"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -117,7 +116,7 @@ def write(
   if isinstance(tokenizer, SubwordTokenizer):
     tokenizer_files.write_subword(
       folder,
-      json.loads(tokenizer.content),
+      tokenizer.rules,
       description,
       has_segments,
       cuts=True,

@@ -167,7 +167,8 @@ def made_once(tmp_path_factory):
     folder = tmp_path_factory.mktemp(name)
     content = CONTENTS[name](folder)
     reference = tokenizers.Tokenizer.from_str(content)
-    return folder, subword_tokenizer.SubwordTokenizer(content), reference
+    found = subword_tokenizer.SubwordTokenizer(json.loads(content))
+    return folder, found, reference
 
   return make
 

@@ -75,7 +75,7 @@ def test_offsets_of_a_file_that_puts_a_space_before_texts():
   rules = json.loads(tiny_subword.content("BPE"))
   for part in ("pre_tokenizer", "post_processor"):
     rules[part]["add_prefix_space"] = True
-  found = subword_tokenizer.SubwordTokenizer(json.dumps(rules))
+  found = subword_tokenizer.SubwordTokenizer(rules)
   for text, words in {"the cat": ["the", "cat"], "  the": ["", "the"]}.items():
     ((_, offsets),) = found.encode_with_offsets([text])
     assert [text[a:b] for a, b in offsets] == words

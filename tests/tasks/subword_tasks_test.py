@@ -1,6 +1,7 @@
 """Data of tasks with byte-level BPE and unigram."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ CONTEXT = "she said:  don't play with\tnaïve cafés, the dogran to the cat."
 @pytest.fixture(name="tokenizer", params=tiny_subword.KINDS)
 def tokenizer_of_a_kind(request):
   content = tiny_subword.content(request.param)
-  return subword_tokenizer.SubwordTokenizer(content)
+  return subword_tokenizer.SubwordTokenizer(json.loads(content))
 
 
 @pytest.mark.parametrize("answer", ["don't play", "naïve cafés", "ran", "cat"])
@@ -54,7 +55,7 @@ def test_answers_are_found_and_given_back_as_they_are_in_the_paragraph(
 
 def test_an_answer_has_the_marks_of_its_last_letter():
   content = tiny_subword.content("BPE")  # in which marks are tokens
-  tokenizer = subword_tokenizer.SubwordTokenizer(content)
+  tokenizer = subword_tokenizer.SubwordTokenizer(json.loads(content))
   context = "the cafe\u0301 is open"
   question = squad_files.Question("q", "who?", context, [], False)
   examples, _ = squad_files.make_examples([question], "f", False, False)
@@ -113,7 +114,7 @@ def test_long_words_are_masked_by_pieces_in_training(tokenizer):
 
 def test_pairs_are_refused_for_models_without_segments(tokenizer, tmp_path):
   path = tmp_path / "tokenizer.json"
-  path.write_text(tokenizer.content)
+  path.write_text(json.dumps(tokenizer.rules))
   recipe = Recipe(vocab_file=str(path))
   line = refusal(pretraining_text.load_tokenizer, recipe)
   assert line.startswith(f"--segments=pairs: {path} has one segment type")
