@@ -390,14 +390,9 @@ def _clean_char(code_point: int) -> str | None:
   return " " if _is_whitespace(char) else char
 
 
-def _space_chinese(code_point: int) -> str:
-  char = chr(code_point)
-  return f" {char} " if is_chinese(code_point) else char
-
-
 def _clean_and_space_chinese(code_point: int) -> str | None:
   char = _clean_char(code_point)
-  return char and _space_chinese(ord(char))
+  return f" {char} " if char and is_chinese(code_point) else char
 
 
 def _drop_accent(code_point: int) -> str | None:

@@ -150,15 +150,12 @@ def _tokenizer(
     normalizers = [_FINAL_SIGMA, normalizer]
     normalizer = {"type": "Sequence", "normalizers": normalizers}
 
-  def piece(kind, name, segment):
-    return {kind: {"id": name, "type_id": segment}}
+  def template(*texts):
+    names, segments = tokenization.BERT_TOKENS.join(*texts)
+    kinds = ("Sequence" if [n] in texts else "SpecialToken" for n in names)
+    values = ({"id": n, "type_id": s} for n, s in zip(names, segments))
+    return [{kind: value} for kind, value in zip(kinds, values)]
 
-  first = [
-    piece("SpecialToken", "[CLS]", 0),
-    piece("Sequence", "A", 0),
-    piece("SpecialToken", "[SEP]", 0),
-  ]
-  second = [piece("Sequence", "B", 1), piece("SpecialToken", "[SEP]", 1)]
   return {
     "version": "1.0",
     **_cuts(description, 0, "[PAD]"),
@@ -170,8 +167,8 @@ def _tokenizer(
     "pre_tokenizer": {"type": "BertPreTokenizer"},
     "post_processor": {
       "type": "TemplateProcessing",
-      "single": first,
-      "pair": first + second,
+      "single": template(["A"]),
+      "pair": template(["A"], ["B"]),
       "special_tokens": {
         word: {"id": word, "ids": [vocab[word]], "tokens": [word]}
         for word in ("[CLS]", "[SEP]")
