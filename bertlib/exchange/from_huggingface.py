@@ -74,8 +74,10 @@ DISTILBERT_KEYS = {
   "num_attention_heads": "n_heads",
   "num_hidden_layers": "n_layers",
 }
-OF_ELECTRA = {"pooler_act": "gelu"}
-OF_DISTILBERT = {"pooler_act": "relu", "type_vocab_size": 0}
+OF_KIND = {
+  "distilbert": {"pooler_act": "relu", "type_vocab_size": 0},
+  "electra": {"pooler_act": "gelu"},
+}
 
 # Classes of other models, and prefixes of tensors that wrap no BERT.
 _OTHER_MODEL = re.compile(r"(?!Bert)\w+(Model$|For[A-Z])")
@@ -179,7 +181,6 @@ def read(
   as_reranker: bool = False,
 ) -> ConvertedModel:
   """Reads a Hugging Face folder, also one of sentence-transformers."""
-  _refuse_adapter(folder)
   if os.path.isdir(os.path.join(folder, electra_weights.DISCRIMINATOR)):
     return _read_networks(folder, tasks, vocab_file, do_lower_case)
   sentence = sentence_transformers.read(folder)
@@ -191,8 +192,6 @@ def read(
   tokenizer = huggingface_tokenizer.read(
     encoder_dir, vocab_file, config["vocab_size"], do_lower_case
   )
-  if tokenizer.file == model_files.VOCAB:
-    check_vocab_size(tokenizer.vocab, config, vocab_file or folder)
   variables, parts, notes = _read_weights(encoder_dir, config)
   notes += tokenizer.notes
   notes += left_out(
@@ -327,43 +326,53 @@ def read_config(folder: str) -> dict[str, Any]:
   path = os.path.join(folder, "config.json")
   if not os.path.exists(path):
     path = os.path.join(folder, model_files.CONFIG)
-  _refuse_adapter(folder)
+  adapter = os.path.join(folder, model_files.ADAPTER)
+  if os.path.exists(adapter):
+    raise InputError(
+      f"{adapter}: is of an adapter, such as LoRA. Merge it with its model by"
+      " merge_and_unload of PEFT, and convert what save_pretrained writes then"
+    )
   supported = {
     "position_embedding_type": "absolute",
     "is_decoder": False,
     "add_cross_attention": False,
   }
-  content = json_files.read(path, dict)
-  json_files.check_values(content, supported, path)
+  config = json_files.read(path, dict)
+  json_files.check_values(config, supported, path)
   kinds = ", ".join(f'"{kind}"' for kind in model_folder.MODEL_TYPES)
-  for name in content.get("architectures") or ():
-    if "model_type" not in content and _OTHER_MODEL.match(name):
+  for name in config.get("architectures") or ():
+    if "model_type" not in config and _OTHER_MODEL.match(name):
       raise InputError(
         f"{path}: architectures has {name}, and there is no model_type. Add"
         f' "model_type", if the model is of one of {kinds}'
       )
-  found = content.get("model_type", "bert")
-  if found not in model_folder.MODEL_TYPES:
+  kind = config.setdefault("model_type", "bert")
+  if kind not in model_folder.MODEL_TYPES:
     raise InputError(
-      f"{path}: model_type is {json_files.dumps(found)}; only {kinds} can be"
+      f"{path}: model_type is {json_files.dumps(kind)}; only {kinds} can be"
       " converted"
     )
-  config = {"model_type": "bert", **check_config(path, ACTIVATIONS)}
-  if found == "electra":
+  if config.get("class_name") == "ElectraBackbone":
+    raise InputError(
+      f"{path}: is of KerasHub's ElectraBackbone, which is not read. Name a"
+      " folder of transformers"
+    )
+  if config.get("class_name") == "BertBackbone":
+    config = {"model_type": kind, **_config_of_preset(path)}
+  if kind == "distilbert":
+    names = {theirs: ours for ours, theirs in DISTILBERT_KEYS.items()}
+    config = {names.get(key, key): value for key, value in config.items()}
+  config |= OF_KIND.get(kind, {})
+  offset = model_folder.position_offset(config)
+  config = check_config(path, config, ACTIVATIONS)
+  if offset:
+    config["position_offset"] = offset
+  if offset or kind == "electra":  # a dropout before the pooler
     dropout = config.get("classifier_dropout")
     if dropout is None:
       dropout = config["hidden_dropout_prob"]
-    config = OF_ELECTRA | {"pooler_dropout_prob": dropout} | config
+    config["pooler_dropout_prob"] = dropout
   return config
-
-
-def _refuse_adapter(folder: str) -> None:
-  path = os.path.join(folder, model_files.ADAPTER)
-  if os.path.exists(path):
-    raise InputError(
-      f"{path}: is of an adapter, such as LoRA. Merge it with its model by"
-      " merge_and_unload of PEFT, and convert what save_pretrained writes then"
-    )
 
 
 def _config_of_preset(path: str) -> dict[str, Any]:
@@ -376,25 +385,10 @@ def _config_of_preset(path: str) -> dict[str, Any]:
   }
 
 
-def check_config(path: str, activations: Mapping[str, str]) -> dict[str, Any]:
-  """Reads a model's config, with `hidden_act` renamed for the other format."""
-  config = json_files.read(path, dict)
-  if config.get("class_name") == "ElectraBackbone":
-    raise InputError(
-      f"{path}: is of KerasHub's ElectraBackbone, which is not read. Name a"
-      " folder of transformers"
-    )
-  if config.get("class_name") == "BertBackbone":
-    config = _config_of_preset(path)
-  if "dim" in config:  # of DistilBERT
-    names = {theirs: ours for ours, theirs in DISTILBERT_KEYS.items()}
-    config = {names.get(key, key): value for key, value in config.items()}
-    config |= OF_DISTILBERT
-  if offset := model_folder.position_offset(config):
-    config["position_offset"] = offset
-    config["pooler_dropout_prob"] = config.get("classifier_dropout")
-    if config["pooler_dropout_prob"] is None:
-      config["pooler_dropout_prob"] = config.get("hidden_dropout_prob", 0.1)
+def check_config(
+  path: str, config: Mapping[str, Any], activations: Mapping[str, str]
+) -> dict[str, Any]:
+  """Checks a model's config; renames `hidden_act` for the other format."""
   model_folder.check_config(path, config, _CONFIG_KEYS)
   name = config["hidden_act"]
   if name not in activations:
@@ -403,18 +397,6 @@ def check_config(path: str, activations: Mapping[str, str]) -> dict[str, Any]:
       f" can: {', '.join(activations)}"
     )
   return {**config, "hidden_act": activations[name]}
-
-
-def check_vocab_size(
-  vocab: bytes, config: Mapping[str, Any], source: str
-) -> None:
-  """Refuses a vocabulary with more entries than the model has embeddings."""
-  size = len(huggingface_tokenizer.pieces(vocab))
-  if size > config["vocab_size"]:
-    raise InputError(
-      f"{source}: the vocabulary has {size} pieces, the model only"
-      f" {config['vocab_size']}. Name the model's vocabulary with --vocab_file"
-    )
 
 
 # Weights
@@ -450,7 +432,13 @@ def _with_standard_names(
   tensors: Mapping[str, np.ndarray], source: str, model_type: str
 ) -> tuple[dict[str, np.ndarray], list[str]]:
   """Renames tensors with alternative names to those of the name table."""
-  prefix = _prefix_of_wrappers(tensors)
+  # DistributedDataParallel, torch.compile and classes around a model put words
+  # such as module. and _orig_mod. before all names.
+  shared = itertools.takewhile(
+    lambda words: len({*words}) == 1 and words[0] not in _MODELS,
+    zip(*(name.split(".") for name in tensors)),
+  )
+  prefix = "".join(f"{words[0]}." for words in shared)
   renamed = {}
   for old, tensor in tensors.items():
     name = old.removeprefix(prefix)
@@ -462,17 +450,6 @@ def _with_standard_names(
     renamed[name] = tensor
   note = f"prefix taken off all names: {prefix}"
   return renamed, [note] if prefix else []
-
-
-def _prefix_of_wrappers(names: Iterable[str]) -> str:
-  """Prefix that all names share, such as module. and _orig_mod.; or ""."""
-  # DistributedDataParallel, torch.compile and classes around a model add it.
-  prefix = ""
-  for words in zip(*(name.split(".") for name in names)):
-    if len(set(words)) > 1 or words[0] in _MODELS:
-      break
-    prefix += f"{words[0]}."
-  return prefix
 
 
 def _without_copies(
@@ -532,8 +509,8 @@ def as_float32(
   wide = {n: t.astype(np.float32, copy=False) for n, t in tensors.items()}
   narrow = [dtype for dtype in dtypes.values() if dtype.endswith("16")]
   num_double = [*dtypes.values()].count("float64")
-  notes = [f"rounded: {num_double} tensors of float64 to float32"]
-  notes *= bool(num_double)
+  rounded = f"rounded: {num_double} tensors of float64 to float32"
+  notes = [rounded] * bool(num_double)
   if narrow:
     kinds = sorted({*narrow})
     notes.append(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tokenization
@@ -81,7 +80,7 @@ def read(
   rules["tokenizer_class"] = of_class
   rules["token_type_ids"] = "token_type_ids" in inputs
   if vocab_file is not None:
-    entries, added = pieces(read_vocab(vocab_file)), {}
+    entries, added = vocabulary.read_pieces(vocab_file), {}
   else:
     decoder = config.get("added_tokens_decoder") or {}
     tokens = [
@@ -105,8 +104,9 @@ def read(
     del added[name]
   about = _add_tokens(entries, added, vocab_size, do_lower_case)
   renamed = _give_standard_names(entries, names, folder)
+  check_vocab_size(entries, vocab_size, vocab_file or folder)
   return Tokenizer(
-    "".join(f"{entry}\n" for entry in entries).encode(),
+    _as_lines(entries),
     do_lower_case,
     rules["max_input_chars_per_word"],
     _max_length(config),
@@ -128,19 +128,18 @@ def read_files(folder: str, *names: str) -> Iterator[dict[str, Any]]:
 
 def write(
   folder: str,
-  vocab: bytes,  # or the contents of a `tokenizer.json`
+  vocab_file: str,
   description: Mapping[str, Any],
   has_segments: bool = True,
 ) -> list[str]:
   """Writes the files of a tokenizer; returns what is different there."""
-  if vocab.startswith(b"{"):
-    content = json.loads(vocab)
+  if vocabulary.is_subword(vocab_file):
+    content = subword_tokenizer.read(vocab_file)
     tokenizer_files.write_subword(folder, content, description, has_segments)
     return []
   with open(os.path.join(folder, model_files.VOCAB), "wb") as file:
-    file.write(vocab)
-  ids = {piece: index for index, piece in enumerate(pieces(vocab))}
-  tokenizer_files.write(folder, ids, description)
+    file.write(_as_lines(vocabulary.read_pieces(vocab_file)))
+  tokenizer_files.write(folder, vocabulary.load(vocab_file), description)
   limit = description.get("max_input_chars_per_word")
   if limit == _MAX_CHARS_PER_WORD:
     return []
@@ -150,17 +149,19 @@ def write(
   ]
 
 
-def read_vocab(path: str) -> bytes:
-  """A vocabulary in UTF-8, without a byte-order mark and blank last lines."""
-  lines = text_files.read_text(path).split("\n")
-  while lines and not lines[-1].strip():
-    lines.pop()
-  return "".join(f"{line}\n" for line in lines).encode()
+def _as_lines(entries: Iterable[str]) -> bytes:
+  return "".join(f"{entry}\n" for entry in entries).encode()
 
 
-def pieces(vocab: bytes) -> list[str]:
-  """The entries of a `vocab.txt`."""
-  return [line.decode(errors="replace") for line in vocab.splitlines()]
+def check_vocab_size(
+  entries: Sequence[str], vocab_size: int, source: str
+) -> None:
+  """Refuses a vocabulary with more entries than the model has embeddings."""
+  if len(entries) > vocab_size:
+    raise InputError(
+      f"{source}: the vocabulary has {len(entries)} pieces, the model only"
+      f" {vocab_size}. Name the model's vocabulary with --vocab_file"
+    )
 
 
 # Rules
@@ -258,19 +259,16 @@ def _subword_file(folder: str, vocab_file: str | None) -> str | None:
   """Path of a tokenizer that is not WordPiece; None for WordPiece."""
   if vocab_file:
     return vocab_file if vocabulary.is_subword(vocab_file) else None
-  vocab = os.path.join(folder, model_files.VOCAB)
-  path = os.path.join(folder, tokenizer_files.FILE)
-  if os.path.exists(path):
+  names = os.listdir(folder)
+  if tokenizer_files.FILE in names:
+    path = os.path.join(folder, tokenizer_files.FILE)
     model = json_files.read(path, dict).get("model") or {}
-    if model.get("type", "WordPiece") != "WordPiece":
-      return path
+    return path if model.get("type", "WordPiece") != "WordPiece" else None
   for name, what in _OTHER_FILES.items():
-    other = os.path.join(folder, name)
-    has_vocab = name != "bpe.codes" and os.path.exists(vocab)
-    if os.path.exists(other) and not (os.path.exists(path) or has_vocab):
-      raise InputError(f"{other}: is {what}")
-  merges = os.path.join(folder, _MERGES)
-  return merges if os.path.exists(merges) and not os.path.exists(path) else None
+    is_alone = name == "bpe.codes" or model_files.VOCAB not in names
+    if name in names and is_alone:
+      raise InputError(f"{os.path.join(folder, name)}: is {what}")
+  return os.path.join(folder, _MERGES) if _MERGES in names else None
 
 
 def _read_subword(
@@ -359,7 +357,7 @@ def _find_vocab(folder: str, fast: Mapping) -> tuple[list[str], list[str]]:
   names = model_files.VOCAB, "assets/tokenizer/vocabulary.txt"
   paths = (os.path.join(folder, name) for name in names)
   path = next(filter(os.path.exists, paths), None)
-  found = pieces(read_vocab(path)) if path else None
+  found = vocabulary.read_pieces(path) if path else None
   model = fast.get("model") or {}
   is_wordpiece = model.get("type", "WordPiece") == "WordPiece"
   if not (is_wordpiece and "vocab" in model):

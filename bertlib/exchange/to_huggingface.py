@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -73,52 +73,64 @@ def convert(
 ) -> list[str]:
   """Writes a checkpoint as a Hugging Face folder; returns what was done."""
   weights = _weights_file(target_dir, as_pytorch)
-  config = from_huggingface.check_config(config_file, _ACTIVATIONS)
+  config = from_huggingface.check_config(
+    config_file, json_files.read(config_file, dict), _ACTIVATIONS
+  )
   for key in from_huggingface.FILE_KEYS:
     config.pop(key, None)
-  vocab = huggingface_tokenizer.read_vocab(vocab_file)
-  if not vocabulary.is_subword(vocab_file):
-    from_huggingface.check_vocab_size(vocab, config, vocab_file)
+  entries = vocabulary.read_entries(vocab_file)
+  huggingface_tokenizer.check_vocab_size(
+    entries, config["vocab_size"], vocab_file
+  )
   variables, notes = _read_variables(checkpoint)
-  description, about = _describe(checkpoint, config, vocab, do_lower_case)
+  description, about = _describe(checkpoint, config, entries, do_lower_case)
   inputs = [config_file, vocab_file, *files.checkpoint_files(checkpoint)]
   networks = electra_weights.networks(variables, config)
   for name, (variables, config) in networks.items():
     if name:  # of two, neither is what the description is of
       known = "max_seq_length", "do_lower_case", "max_input_chars_per_word"
       description = {k: v for k, v in description.items() if k in known}
-    notes += _convert_network(
-      (checkpoint, config_file, variables, config),
-      vocab,
-      dict(description),
-      os.path.join(target_dir, name),
-      weights,
-      dtype,
-      lambda folder: files.atomic_files(folder, overwrite, inputs),
-      about,
+    projection = {}
+    if "embedding" in description:
+      projection = sentence_transformers.find_projection(
+        variables, description, checkpoint
+      )
+    variables = {n: v for n, v in variables.items() if n not in projection}
+    parts = tensor_names.find_parts(variables, "tensorflow", config, checkpoint)
+    tensors, written, lines = _as_class(
+      checkpoint, config_file, variables, parts, config, description, dtype
     )
+    notes += [*lines, *about, f"architecture: {written['architectures'][0]}"]
+    output = os.path.join(target_dir, name)
+    with files.atomic_files(output, overwrite, inputs) as folder:
+      huggingface_weights.write(os.path.join(folder, weights), tensors)
+      json_files.write(os.path.join(folder, "config.json"), written)
+      has_segments = config.get("type_vocab_size", 0) > 1
+      notes += huggingface_tokenizer.write(
+        folder, vocab_file, description, has_segments
+      )
+      if "embedding" in description:
+        sentence_transformers.write(
+          folder, description, projection, config["hidden_size"]
+        )
+      if "activation" in description:
+        sentence_transformers.write_cross_encoder(folder, description)
+    path = os.path.join(output, weights)
+    notes.append(from_huggingface.written(path, tensors, parts))
   return notes
 
 
-def _convert_network(
-  source: tuple[str, str, Mapping[str, np.ndarray], dict[str, Any]],
-  vocab: bytes,
+def _as_class(
+  checkpoint: str,
+  config_file: str,
+  variables: Mapping[str, np.ndarray],
+  parts: dict[str, Any],  # of `tensor_names`; a pooler may be left out
+  config: dict[str, Any],
   description: Mapping[str, Any],
-  target_dir: str,
-  weights: str,  # name of their file
   dtype: str,
-  replace: Callable,  # see `files.atomic_files`
-  about: Iterable[str],  # lines about the description
-) -> list[str]:
-  """Writes one model as a folder; returns what was done."""
-  checkpoint, config_file, variables, config = source
-  notes, projection = [], {}
-  if "embedding" in description:
-    projection = sentence_transformers.find_projection(
-      variables, description, checkpoint
-    )
-  variables = {n: v for n, v in variables.items() if n not in projection}
-  parts = tensor_names.find_parts(variables, "tensorflow", config, checkpoint)
+) -> tuple[dict[str, np.ndarray], dict[str, Any], list[str]]:
+  """Tensors and config of a model as its class has them, and what was done."""
+  notes = []
   task = task_record.find(description.get("script"))
   trained_as = task and task.huggingface_class(description)
   config["model_type"] = tensor_names.model_type_of(config)
@@ -133,7 +145,7 @@ def _convert_network(
   if config["model_type"] == "electra" and not architecture.endswith(
     ("SequenceClassification", "MultipleChoice")
   ):  # no other class has one
-    config["pooler_act"] = from_huggingface.OF_ELECTRA["pooler_act"]
+    config["pooler_act"] = from_huggingface.OF_KIND["electra"]["pooler_act"]
     unused = [row.tensorflow for row in parts.pop("pooler", ())]
     notes += from_huggingface.left_out(unused)
   _check_kind(config, config_file)
@@ -145,23 +157,7 @@ def _convert_network(
   _check_formulas(architecture, parts, config, description)
   notes += _name_labels(config, variables, description)
   notes += _keep_entries(config, description)
-  config = _of_kind(config)
-  notes += [*about, f"architecture: {config['architectures'][0]}"]
-  with replace(target_dir) as folder:
-    huggingface_weights.write(os.path.join(folder, weights), tensors)
-    json_files.write(os.path.join(folder, "config.json"), config)
-    has_segments = config.get("type_vocab_size", 0) > 1
-    notes += huggingface_tokenizer.write(
-      folder, vocab, description, has_segments
-    )
-    if "embedding" in description:
-      sentence_transformers.write(
-        folder, description, projection, config["hidden_size"]
-      )
-    if "activation" in description:
-      sentence_transformers.write_cross_encoder(folder, description)
-  path = os.path.join(target_dir, weights)
-  return [*notes, from_huggingface.written(path, tensors, parts)]
+  return tensors, _of_kind(config), notes
 
 
 def _read_variables(checkpoint: str) -> tuple[dict[str, np.ndarray], list[str]]:
@@ -178,7 +174,7 @@ def _read_variables(checkpoint: str) -> tuple[dict[str, np.ndarray], list[str]]:
 def _describe(
   checkpoint: str,
   config: dict[str, Any],
-  vocab: bytes,
+  entries: Iterable[str],  # of the vocabulary
   do_lower_case: bool | None,
 ) -> tuple[dict[str, Any], list[str]]:
   """Contents of `model.json` with casing and length, and a line about them."""
@@ -188,9 +184,7 @@ def _describe(
     description.get("do_lower_case"),
     config.pop("do_lower_case", None),
   )
-  do_lower_case, notes = huggingface_tokenizer.choose_casing(
-    stated, huggingface_tokenizer.pieces(vocab)
-  )
+  do_lower_case, notes = huggingface_tokenizer.choose_casing(stated, entries)
   description = {
     "max_seq_length": model_folder.max_tokens(config),
     **description,
@@ -291,13 +285,9 @@ def _fixed_values(config: Mapping[str, Any]) -> dict[str, Any]:
     "pooler_act": "tanh",
     "position_offset": model_folder.position_offset(others),
   }
-  if config["model_type"] == "distilbert":
-    fixed |= from_huggingface.OF_DISTILBERT
-  if config["model_type"] == "electra":
-    fixed |= from_huggingface.OF_ELECTRA
-  else:
+  if config["model_type"] != "electra":
     fixed["embedding_size"] = config["hidden_size"]
-  return fixed
+  return fixed | from_huggingface.OF_KIND.get(config["model_type"], {})
 
 
 def _check_kind(config: Mapping[str, Any], config_file: str) -> None:
