@@ -7,6 +7,7 @@ no white space at their ends.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import itertools
@@ -35,13 +36,20 @@ _FIX = "Use the tokenizer.json that came with the model"
 def load(path: str, finds_mask: bool = False) -> SubwordTokenizer:
   """Tokenizer of a `tokenizer.json`, which finds the mask's name in texts."""
   rules = read(path)
+  with errors_of(path):
+    return SubwordTokenizer(rules, finds_mask)
+
+
+@contextlib.contextmanager
+def errors_of(path: str) -> Iterator[None]:
+  """Turns errors of the package about a file into InputErrors."""
   with needs_package(
     f"{path}: needs the package tokenizers. Install it:"
     " pip install -e '.[tokenizers]'"
   ):
     import tokenizers
   try:
-    return SubwordTokenizer(rules, finds_mask)
+    yield
   except InputError as error:
     raise InputError(f"{path}: {error}. {_FIX}") from error
   except Exception as error:  # the package raises no other class

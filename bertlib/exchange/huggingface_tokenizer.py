@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -309,9 +310,11 @@ def _read_subword(
 
 def _from_merges(folder: str, config: Mapping[str, Any]) -> dict[str, Any]:
   """Contents of `tokenizer.json` for a `vocab.json` and a `merges.txt`."""
+  path = os.path.join(folder, _MERGES)
   (vocab,) = read_files(folder, "vocab.json")
-  lines = text_files.read_text(os.path.join(folder, _MERGES)).split("\n")
+  lines = text_files.read_text(path).split("\n")
   first = int(lines[0].startswith("#version"))  # others may begin with #
+  merges = [tuple(line.split(" ")) for line in lines[first:] if line]
   roles = {
     key: name["content"] if isinstance(name, Mapping) else name
     for key, name in (_OF_ROBERTA | config).items()
@@ -320,33 +323,22 @@ def _from_merges(folder: str, config: Mapping[str, Any]) -> dict[str, Any]:
   cls, sep = roles["cls_token"], roles["sep_token"]
   if missing := [repr(name) for name in (cls, sep) if name not in vocab]:
     raise InputError(f"{folder}/vocab.json: has no {some_of(missing)}")
-  spaces = {
-    "add_prefix_space": config.get("add_prefix_space", False),
-    "trim_offsets": True,
-  }
-  byte_level = {"type": "ByteLevel", **spaces, "use_regex": True}
-  return {
-    "version": "1.0",
-    "added_tokens": [
-      tokenizer_files.added_token(name, vocab[name], key == "mask_token")
-      for key, name in roles.items()
-      if name in vocab
-    ],
-    "normalizer": None,
-    "pre_tokenizer": byte_level,
-    "post_processor": {
-      "type": "RobertaProcessing",
-      "sep": [sep, vocab[sep]],
-      "cls": [cls, vocab[cls]],
-      **spaces,
-    },
-    "decoder": byte_level,
-    "model": {
-      "type": "BPE",
-      "vocab": vocab,
-      "merges": [line.split(" ") for line in lines[first:] if line],
-    },
-  }
+  has_space = config.get("add_prefix_space", False)
+  with subword_tokenizer.errors_of(path):
+    from tokenizers import AddedToken, ByteLevelBPETokenizer, processors
+
+    made = ByteLevelBPETokenizer(vocab, merges, add_prefix_space=has_space)
+    made.post_processor = processors.RobertaProcessing(
+      (sep, vocab[sep]), (cls, vocab[cls]), add_prefix_space=has_space
+    )
+    made.add_special_tokens(
+      [
+        AddedToken(name, lstrip=key == "mask_token", normalized=False)
+        for key, name in roles.items()
+        if name in vocab
+      ]
+    )
+    return json.loads(made.to_str())
 
 
 # Vocabulary

@@ -61,21 +61,6 @@ def write(
   json_files.write(os.path.join(folder, CONFIG_FILE), config)
 
 
-def added_token(
-  name: str, index: int, takes_space: bool = False
-) -> dict[str, Any]:
-  """A special token, maybe with the white space before it."""
-  return {
-    "id": index,
-    "content": name,
-    "single_word": False,
-    "lstrip": takes_space,
-    "rstrip": False,
-    "normalized": False,
-    "special": True,
-  }
-
-
 def write_subword(
   folder: str,
   content: Mapping[str, Any],  # of the `tokenizer.json` of a model
@@ -161,7 +146,17 @@ def _tokenizer(
     **_cuts(description, 0, "[PAD]"),
     # Texts with the names of other entries are split like all others.
     "added_tokens": [
-      added_token(word, vocab[word]) for word in added if word in vocab
+      {
+        "id": vocab[word],
+        "content": word,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+      }
+      for word in added
+      if word in vocab
     ],
     "normalizer": normalizer,
     "pre_tokenizer": {"type": "BertPreTokenizer"},
