@@ -89,13 +89,11 @@ def joined(
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
   """Weights and config of both `networks` as those of one model."""
   (weights, config), (others, of_generator) = discriminator, generator
-  ratios = {
-    f"generator_{name}": of_generator[key] / config[key]
-    for name, key in (
-      ("hidden_size", "hidden_size"),
-      ("layers", "num_hidden_layers"),
-    )
-  }
+  width, layers = (
+    of_generator[key] / config[key]
+    for key in ("hidden_size", "num_hidden_layers")
+  )
+  ratios = {"generator_hidden_size": width, "generator_layers": layers}
   expected = generator_config(config | ratios)
   different = [
     name

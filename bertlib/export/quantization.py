@@ -283,17 +283,17 @@ def weight_getter(
 
 def without_skipped(ranges: Ranges, skip_layers: Sequence[str]) -> Ranges:
   """Ranges of the layers that --int8_skip_layers does not name."""
+  kept = dict(ranges)
   for part in skip_layers:
-    if not any(f"/layer_{part}/" in f"{layer}/" for layer in ranges):
+    named = [layer for layer in ranges if f"/layer_{part}/" in f"{layer}/"]
+    if not named:
       raise InputError(
         f"--int8_skip_layers={part}: there is no such layer. Give numbers, of"
         " which 0 is the first, or parts such as 0/output"
       )
-  return {
-    layer: value
-    for layer, value in ranges.items()
-    if not any(f"/layer_{part}/" in f"{layer}/" for part in skip_layers)
-  }
+    for layer in named:
+      kept.pop(layer, None)
+  return kept
 
 
 def best_attention_dtype():
