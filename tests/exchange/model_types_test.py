@@ -20,7 +20,9 @@ import modeling
 import run_squad
 from bertlib.checkpoints import checkpoint_files, model_folder
 from bertlib.compute.fast_compute import FastCompute
+from bertlib.exchange import sentence_transformers
 from bertlib.export import onnx_graph, signatures
+from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.task import task_record
 
 pytest.importorskip("onnx", reason="pip install -e .[onnx]")
@@ -227,6 +229,17 @@ def test_what_no_model_of_a_kind_has_is_refused(tmp_path):
   change_config(tmp_path / "b" / "bert_config.json", pooler_act="tanh")
   message = refusal(tiny_huggingface.convert_back, path, tmp_path / "c")
   assert 'pooler_act is "tanh", but "relu" in every distilbert' in message
+
+
+def test_sentence_vectors_of_distilbert_come_back(tmp_path):
+  write_folder(tmp_path / "a", "DistilBertModel")
+  described = {"embedding": EmbeddingSpec().as_json(), "max_seq_length": 9}
+  sentence_transformers.write(str(tmp_path / "a"), described, {}, 8)
+  path, _ = tiny_huggingface.convert(tmp_path / "a", tmp_path / "b")
+  tiny_huggingface.convert_back(path, tmp_path / "c")
+  for name in ("1_Pooling/config.json", "modules.json"):
+    written = (tmp_path / "c" / name).read_text()
+    assert written == (tmp_path / "a" / name).read_text()
 
 
 def test_the_longest_text_leaves_room_for_the_offset(tmp_path):
