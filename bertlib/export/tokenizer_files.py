@@ -45,9 +45,8 @@ def write(
   """Writes both files; the first needs [CLS] and [SEP] in the vocabulary."""
   if {"[CLS]", "[SEP]"} <= vocab.keys():
     tokenizer = _tokenizer(vocab, description, added)
-    if not cuts:
-      tokenizer |= {"truncation": None, "padding": None}
-    json_files.write(os.path.join(folder, FILE), tokenizer)
+    lengths = _lengths(description, cuts, 0, "[PAD]")
+    json_files.write(os.path.join(folder, FILE), tokenizer | lengths)
   config = {
     "tokenizer_class": "BertTokenizer",
     "do_lower_case": description["do_lower_case"],
@@ -70,11 +69,9 @@ def write_subword(
 ) -> None:
   """Writes both files of a tokenizer that is not WordPiece."""
   names = subword_tokenizer.special_tokens_of(content)._asdict()
-  lengths = {"truncation": None, "padding": None}
-  if cuts:
-    pad = names["pad"] or names["cls"]
-    pad_id = subword_tokenizer.vocab_of(content)[pad]
-    lengths = _cuts(description, pad_id, pad)
+  pad = names["pad"] or names["cls"]
+  pad_id = subword_tokenizer.vocab_of(content)[pad]
+  lengths = _lengths(description, cuts, pad_id, pad)
   json_files.write(os.path.join(folder, FILE), {**content, **lengths})
   roles = {key: names[key.removesuffix("_token")] for key in SPECIAL}
   config = {
@@ -96,10 +93,12 @@ def bert_normalizer(normalizer: Mapping[str, Any] | None) -> Mapping[str, Any]:
   return normalizer or {}
 
 
-def _cuts(
-  description: Mapping[str, Any], pad_id: int, pad_token: str
+def _lengths(
+  description: Mapping[str, Any], cuts: bool, pad_id: int, pad_token: str
 ) -> dict[str, Any]:
-  """How texts are truncated and padded."""
+  """How texts are truncated and padded, if they are."""
+  if not cuts:
+    return {"truncation": None, "padding": None}
   length = description.get("seq_length")
   return {
     "truncation": {
@@ -143,7 +142,6 @@ def _tokenizer(
 
   return {
     "version": "1.0",
-    **_cuts(description, 0, "[PAD]"),
     # Texts with the names of other entries are split like all others.
     "added_tokens": [
       {
