@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import modeling
+import tokenization
 from bertlib.cli.errors import InputError, needs_package
 
 FILE = "model.gguf"
@@ -43,13 +44,10 @@ _POOLINGS = {"mean": "MEAN", "cls": "CLS"}
 # Types of matrices; all other weights are float32.
 _MATRICES = {"float32": "F32", "float16": "F16", "int8": "Q8_0"}
 
-_SPECIAL = {
-  "pad": "[PAD]",
-  "unk": "[UNK]",
-  "bos": "[CLS]",
-  "sep": "[SEP]",
-  "mask": "[MASK]",
-}
+# BERT's special tokens by the names of llama.cpp.
+_SPECIAL = dict(
+  zip(("bos", "sep", "pad", "mask", "unk"), tokenization.BERT_TOKENS)
+)
 
 
 def tensor_name(variable: str) -> str | None:
@@ -154,8 +152,8 @@ def _add_vocabulary(writer, tokens, config, do_lower_case: bool) -> None:
       kind = TokenType.CONTROL
     elif row not in tokens:
       kind = TokenType.UNUSED
-    elif token.startswith("##"):
-      token = token[2:]
+    elif token.startswith(tokenization.CONTINUATION):
+      token = token.removeprefix(tokenization.CONTINUATION)
     else:  # llama.cpp marks starts of words, not continuations.
       token = f"\u2581{token}"
     marked.append(token)
