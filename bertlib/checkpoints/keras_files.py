@@ -116,15 +116,12 @@ def name_in_huggingface(name: str) -> tuple[str, bool]:
 
 def _name_of_preset(name: str) -> tuple[str, bool]:
   """As `name_in_huggingface`, of a weight of KerasHub's BertBackbone."""
-  match = re.fullmatch(
-    r"layers/(?:transformer_encoder(?:_(?P<number>\d+))?/)?(.+)/vars/(\d)", name
-  )
-  scope, index = (match[2], match[3]) if match else (name, "0")
-  if scope in _IN_BACKBONE:
-    target = _IN_BACKBONE[scope]
-  else:
-    layer = f"encoder/layer/{(match and match['number']) or 0}"
-    target = f"{layer}/{_IN_ENCODER.get(scope, scope)}"
+  number, scope, index = re.fullmatch(
+    r"(?:layers/)?(?:transformer_encoder(?:_(\d+))?/)?(.+)/vars/(\d+)", name
+  ).groups()
+  target = _IN_BACKBONE.get(scope)
+  if not target:
+    target = f"encoder/layer/{number or 0}/{_IN_ENCODER.get(scope, scope)}"
   is_kernel = index == "0" and not re.search(r"embeddings$|Norm$", target)
   last = "weight" if index == "0" else "bias"
   return f"{target}/{last}".replace("/", "."), is_kernel
