@@ -172,8 +172,9 @@ def initialize_from_checkpoint(
   )
   if new_heads:
     others = {n for n in assignment_map if not n.startswith("bert/")}
-    if not other_task:
-      others = _of_another_shape(others, stored, needed)
+    if not other_task:  # the layers of which a weight has another shape
+      scopes = {n.rpartition("/")[0] for n in others if stored[n] != needed[n]}
+      others = {n for n in others if n.rpartition("/")[0] in scopes}
     for name in others:
       del assignment_map[name]
     if others and is_first_replica:
@@ -198,14 +199,6 @@ def initialize_from_checkpoint(
     return lambda: restore() or tf.train.Scaffold()
   restore()
   return None
-
-
-def _of_another_shape(
-  heads: Iterable[str], stored: Shapes, needed: Shapes
-) -> set[str]:
-  """Names of the weights that do not fit, and of the others in their layer."""
-  scopes = {n.rpartition("/")[0] for n in heads if stored[n] != needed[n]}
-  return {name for name in heads if name.rpartition("/")[0] in scopes}
 
 
 def _check_restored(

@@ -164,9 +164,7 @@ def convert(
 ) -> list[str]:
   """Writes a Hugging Face folder as a checkpoint; returns what was done."""
   model = read(source_dir, tasks, vocab_file, do_lower_case, as_reranker)
-  inputs = [vocab_file] if vocab_file else []
-  for folder, _, names in os.walk(source_dir):
-    inputs += [os.path.join(folder, name) for name in names]
+  inputs = [vocab_file, *files.matching_below(source_dir, "*")]
   with files.atomic_files(target_dir, overwrite, inputs) as folder:
     model.write(folder)
   path = os.path.join(target_dir, model_files.CHECKPOINT)

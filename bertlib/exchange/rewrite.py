@@ -67,7 +67,10 @@ def rewrite(
     print(f"read: {source.path}, {len(source)} variables")
   names = new_names(last, renames)
   if strip_optimizer:
-    names = _without_optimizer(last.path, names)
+    left_out = checkpoint_files.optimizer_variables(names.values())
+    print(f"left out: {len(left_out)} variables of the optimizer")
+    checkpoint_files.warn_of_averages(last.path, left_out)
+    names = {old: new for old, new in names.items() if new not in left_out}
   if renames:
     num_changed = sum(old != new for old, new in names.items())
     print(f"renamed: {num_changed} of {len(names)} variables")
@@ -75,14 +78,6 @@ def rewrite(
   warn_if_not_finite(last.path, variables)
   path = _write(target_dir, sources, variables, overwrite)
   print(f"written: {path}, {len(names)} variables")
-
-
-def _without_optimizer(path: str, names: dict[str, str]) -> dict[str, str]:
-  """New names of all other variables; prints the number of those left out."""
-  left_out = checkpoint_files.optimizer_variables(names.values())
-  print(f"left out: {len(left_out)} variables of the optimizer")
-  checkpoint_files.warn_of_averages(path, left_out)
-  return {old: new for old, new in names.items() if new not in left_out}
 
 
 def _write(
@@ -105,8 +100,7 @@ def _write(
       json_files.write(os.path.join(folder, model_files.CONFIG), config)
       print(f"{model_files.CONFIG}: made from the shapes of the weights")
     checkpoint_files.write_variables(os.path.join(folder, name), variables)
-    with open(os.path.join(folder, checkpoint_files.STATE_FILE), "w") as file:
-      file.write(f'model_checkpoint_path: "{name}"\n')
+    checkpoint_files.write_state_file(folder, name)
     for companion, path in companions.items():
       if os.path.exists(path):
         shutil.copyfile(path, os.path.join(folder, companion))
