@@ -55,7 +55,12 @@ def load_vocab(
     UnicodeDecodeError: the file is not UTF-8.
   """
   # Bytes are what a session returns for a path in the graph.
-  with _open_bytes(os.fsdecode(vocab_file)) as file:
+  path, open_file = os.fsdecode(vocab_file), open
+  if "://" in path:
+    from tensorflow import io as tensorflow_io
+
+    open_file = tensorflow_io.gfile.GFile
+  with open_file(path, "rb") as file:
     content = file.read()
   if b"\n" not in content:
     content = content.replace(b"\r", b"\n")
@@ -63,14 +68,6 @@ def load_vocab(
   for index, line in enumerate(io.BytesIO(content)):
     vocab[line.decode("utf-8").strip()] = index
   return vocab
-
-
-def _open_bytes(path: str) -> Any:
-  if "://" in path:
-    from tensorflow import io as tensorflow_io
-
-    return tensorflow_io.gfile.GFile(path, "rb")
-  return open(path, "rb")
 
 
 def check_vocab(
