@@ -131,7 +131,8 @@ def special_tokens_of(content: Mapping[str, Any]) -> SpecialTokens:
         "num_separators": [*names, "B"].index("B") - 2,
         "second_segment": pair[-1]["type_id"],
       }
-      if names != SpecialTokens(**found).join(["A"], ["B"])[0]:
+      joined, _ = SpecialTokens(**found).join(["A"], ["B"])
+      if found["num_separators"] < 1 or names != joined:
         raise InputError(f"joins texts as {' '.join(names)}, unlike BERT")
   needed = ("cls", "sep", "unk")
   missing = [getattr(OF_ROBERTA, role) for role in needed if not found[role]]
