@@ -16,6 +16,7 @@ else:  # A program that uses the Predictor.
 
   tensorflow_log.hide_information(keras_2=True)
 
+import functools
 import itertools
 import math
 import os
@@ -32,10 +33,12 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import pooling
 from bertlib.data import batch_predictor, nearest_neighbors
+from bertlib.data.tf_records import TOKEN_FEATURES
 from bertlib.exchange import initial_model, resolve, zoo
 from bertlib.export import predictor
 from bertlib.io import model_files, result_files, vector_files
 from bertlib.reporting import receipts, run_report, training_checks
+from bertlib.reporting.search_report import Evaluation
 from bertlib.settings import embedding_spec
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.task.task_record import Task
@@ -44,9 +47,9 @@ from bertlib.tasks.embeddings import (
   embedding_inputs,
   embedding_losses,
   embedding_records,
-  embedding_report,
   hard_negatives,
 )
+from bertlib.tasks.embeddings.embedding_inputs import DevSet
 from bertlib.tasks.embeddings.embedding_predictor import VectorPredictor
 from bertlib.tasks.embeddings.record import RECORD
 from bertlib.tasks.embeddings.settings import EmbeddingSettings
@@ -101,40 +104,26 @@ def model_fn_builder(
   bert_config: modeling.BertConfig,
   spec: EmbeddingSpec,
   loss: embedding_losses.LossOptions | None,
-  init_checkpoint: str | None,
-  learning_rate: float,
-  num_train_steps: int | None,
-  num_warmup_steps: int | None,
-  use_tpu: bool,
   use_one_hot_embeddings: bool,
-  **more_arguments: Any,
+  **training_arguments: Any,
 ):
   """The `model_fn` of sentence embeddings, for TPUEstimator.
 
   `spec` and `use_one_hot_embeddings` are those of `create_model`, `loss` is the
   training objective, None without training. All other arguments are
-  `train_step.TrainingArguments`; more of these may be given by name.
+  `train_step.TrainingArguments`.
 
   Returns:
     A function of features, labels, mode, params and config. It trains on groups
     of texts, and predicts `vectors` [B, width], normalized if `spec` says so.
   """
-  arguments = train_step.TrainingArguments(
-    init_checkpoint,
-    learning_rate,
-    num_train_steps,
-    num_warmup_steps,
-    use_tpu,
-    **more_arguments,
-  )
+  arguments = train_step.TrainingArguments(**training_arguments)
 
   def build(batch, is_training, dropout_seed=None):
     return create_model(
       bert_config,
       is_training,
-      batch["input_ids"],
-      batch["input_mask"],
-      batch["segment_ids"],
+      *(batch[name] for name in TOKEN_FEATURES),
       spec,
       use_one_hot_embeddings,
       dropout_seed,
@@ -198,14 +187,19 @@ def main(_) -> None:
   with run_report.started(receipt, run, files_read) as outcome:
     if run.is_chief:
       result_files.write_bad_rows(run.output_dir, data.bad_rows)
-    dev_set = data.dev and write_dev_set(run, data.dev)
+    evaluate = data.dev and write_dev_set(run, data.dev)
     if run.seeds:
       loop.train_seeds(run, "--nodo_predict")
     elif settings.flags.do_train:
-      train_embeddings(run, data, dev_set, teacher)
+      train_embeddings(run, data, evaluate, teacher)
     outcome.checkpoint = loop.select_checkpoint(run)
     if run.evaluates:
-      outcome.found = report_dev_set(run, dev_set, outcome.checkpoint)
+      results, report = evaluate(outcome.checkpoint)
+      loop.write_metrics(run, results, outcome.checkpoint)
+      sections, intervals = report()
+      outcome.found = run_report.Findings(
+        results, sections, intervals=intervals
+      )
     if run.predicts:
       write_predictions(run, data, outcome.checkpoint)
     outcome.num_examples = {"training examples": len(data.train)}
@@ -343,7 +337,7 @@ def check_output(settings: EmbeddingSettings) -> None:
 def train_embeddings(
   run: Run,
   data: embedding_inputs.Data,
-  dev_set: EncodedDevSet | None,  # evaluated during training
+  evaluate: Callable[[str], Evaluation] | None,  # of `write_dev_set`
   teacher: Teacher | None,
 ) -> None:
   """Trains on groups of texts."""
@@ -367,7 +361,7 @@ def train_embeddings(
     path,
     len(data.train),
     f"{len(data.train)} {run.task.unit}",
-    lambda checkpoint: evaluate_dev_set(run, dev_set, checkpoint).results,
+    lambda checkpoint: evaluate(checkpoint).results,
   )
 
 
@@ -388,37 +382,38 @@ def encode(
   return batch_predictor.join_vectors(vectors, texts.num_rows, normalizes)
 
 
-class EncodedDevSet(NamedTuple):
-  """The dev set, whose texts are written as records."""
-
-  data: embedding_inputs.DevSet
-  # Distinct texts; of a retrieval, the queries and the corpus.
-  texts: TextSet
-  # Of the texts of each example, [examples, texts].
-  positions: np.ndarray | None = None
-  document_ids: Sequence[str] = ()  # of a retrieval
-
-
-def write_dev_set(run: Run, data: embedding_inputs.DevSet) -> EncodedDevSet:
-  """Writes the records of the texts of a dev set."""
-  spec, retrieval = run.task.model_arguments["spec"], data.retrieval
-  batch_size = run.flags.eval_batch_size
-  if retrieval is None:
-    texts, positions = embedding_inputs.distinct_texts(data.examples)
-    # Examples without queries have the model's default prefix.
-    rows = prefixed(spec.prompt(None), texts)
-    text_set = text_sets.write(run, "eval", rows, batch_size)
-    return EncodedDevSet(data, text_set, positions)
-  document_ids = []
+def write_dev_set(run: Run, data: DevSet) -> Callable[[str | None], Evaluation]:
+  """Writes the records of a dev set; returns what evaluates a checkpoint."""
+  spec, document_ids = run.task.model_arguments["spec"], []
 
   def documents():
-    for document_id, text in retrieval.corpus:
+    for document_id, text in data.retrieval.corpus:
       document_ids.append(document_id)
       yield text
 
-  rows = with_prefixes(spec, retrieval.queries.values(), documents())
-  text_set = text_sets.write(run, "eval", rows, batch_size)
-  return EncodedDevSet(data, text_set, document_ids=document_ids)
+  if data.retrieval:
+    queries = data.retrieval.queries.values()
+    rows = with_prefixes(spec, queries, documents())
+  else:  # have the model's default prefix
+    texts, _ = embedding_evaluation.distinct_texts(data.examples)
+    rows = prefixed(spec.prompt(None), texts)
+  text_set = text_sets.write(run, "eval", rows, run.flags.eval_batch_size)
+
+  def evaluate(checkpoint):  # None for the initial model
+    vectors = encode(run, text_set, checkpoint)
+    if not data.retrieval:
+      return embedding_evaluation.evaluate_examples(
+        data.kind, data.examples, np.stack(list(vectors)), spec.matryoshka_dims
+      )
+    return embedding_evaluation.evaluate_retrieval(
+      data.retrieval,
+      take(vectors, len(queries)),
+      document_ids,
+      vectors,
+      spec.matryoshka_dims,
+    )
+
+  return evaluate
 
 
 def with_prefixes(
@@ -427,40 +422,6 @@ def with_prefixes(
   """Yields queries, and then the texts of a corpus, after their prefixes."""
   return itertools.chain(
     prefixed(spec.query_prefix, queries), prefixed(spec.passage_prefix, corpus)
-  )
-
-
-def evaluate_dev_set(
-  run: Run, dev_set: EncodedDevSet, checkpoint: str | None
-) -> embedding_evaluation.Evaluation:
-  """Evaluates a checkpoint, or the initial model, on the dev set."""
-  data, dims = dev_set.data, run.task.model_arguments["spec"].matryoshka_dims
-  vectors = encode(run, dev_set.texts, checkpoint)
-  if data.retrieval is None:
-    return embedding_evaluation.evaluate_examples(
-      data.kind, data.examples, np.stack(list(vectors)), dev_set.positions, dims
-    )
-  query_ids = list(data.retrieval.queries)
-  return embedding_evaluation.evaluate_retrieval(
-    query_ids,
-    take(vectors, len(query_ids)),
-    dev_set.document_ids,
-    vectors,
-    data.retrieval.relevance,
-    dims,
-  )
-
-
-def report_dev_set(
-  run: Run, dev_set: EncodedDevSet, checkpoint: str | None
-) -> run_report.Findings:
-  """Evaluates a checkpoint on the dev set; writes the metrics."""
-  evaluation = evaluate_dev_set(run, dev_set, checkpoint)
-  loop.write_metrics(run, evaluation.results, checkpoint)
-  return run_report.Findings(
-    evaluation.results,
-    embedding_report.sections(dev_set.data, evaluation),
-    intervals=embedding_report.intervals(dev_set.data, evaluation),
   )
 
 
@@ -508,7 +469,7 @@ def write_predictions(
     hard_negatives.write(
       run.path(f"{name}.jsonl"),
       data.mined,
-      *vectors_of(records, data.mined.queries, data.mined.corpus),
+      functools.partial(vectors_of, records),
       settings.mining,
     )
 

@@ -22,7 +22,7 @@ else:  # A program that uses the Predictor.
 import functools
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,9 @@ from bertlib.cli import app, lazy_module, option
 from bertlib.cli.steps import Steps
 from bertlib.compute import fast_compute
 from bertlib.data import batch_predictor, nearest_neighbors, retrieval_scores
+from bertlib.data.beir import Retrieval
+from bertlib.data.nearest_neighbors import Ranked
+from bertlib.data.tf_records import TOKEN_FEATURES
 from bertlib.exchange import resolve
 from bertlib.export import predictor
 from bertlib.io import files, json_files, result_files
@@ -43,26 +46,28 @@ from bertlib.reporting import (
   search_report,
   training_checks,
 )
+from bertlib.reporting.search_report import Evaluation
 from bertlib.task.task_record import Task
 from bertlib.tasks.ranking import (
   ranking_inputs,
   ranking_predictor,
   ranking_records,
-  rankings,
 )
-from bertlib.tasks.ranking.ranking_examples import Groups
+from bertlib.tasks.ranking.ranking_inputs import Search
 from bertlib.tasks.ranking.ranking_predictor import RankingPredictor
-from bertlib.tasks.ranking.rankings import Ranked, Search
+from bertlib.tasks.ranking.ranking_records import Groups
 from bertlib.tasks.ranking.record import RECORD
 from bertlib.tasks.ranking.settings import RankingSettings
 from bertlib.training import loop, runs, text_sets, train_step
 from bertlib.training.runs import Run
-from bertlib.training.text_sets import TextSet
 
 run_embeddings = lazy_module.load("run_embeddings")
 
 # Documents whose vectors are computed at a time.
 _NUM_DOCUMENTS = 8192
+
+# Documents to rank, and what gives their logits by a checkpoint.
+WrittenSearch = tuple[Search, Callable[["str | None"], np.ndarray]]
 
 # Logit of a missing document: its softmax is 0.
 _LOWEST = -1e9
@@ -119,49 +124,34 @@ def create_model(
 def model_fn_builder(
   bert_config: modeling.BertConfig,
   loss: str | None,
-  init_checkpoint: str | None,
-  learning_rate: float,
-  num_train_steps: int | None,
-  num_warmup_steps: int | None,
-  use_tpu: bool,
   use_one_hot_embeddings: bool,
-  **more_arguments: Any,
+  **training_arguments: Any,
 ):
   """The `model_fn` of a reranker, for TPUEstimator.
 
   `loss` is a key of `LOSSES`, None without training, and
   `use_one_hot_embeddings` that of `modeling.BertModel`. All other arguments are
-  `train_step.TrainingArguments`; more of these may be given by name.
+  `train_step.TrainingArguments`.
 
   Returns:
     A function of features, labels, mode, params and config. It trains on
     queries with their documents, and predicts `logits` of pairs.
   """
-  arguments = train_step.TrainingArguments(
-    init_checkpoint,
-    learning_rate,
-    num_train_steps,
-    num_warmup_steps,
-    use_tpu,
-    **more_arguments,
-  )
+  arguments = train_step.TrainingArguments(**training_arguments)
 
   def build(batch, is_training, dropout_seed=None):
     return create_model(
       bert_config,
       is_training,
-      batch["input_ids"],
-      batch["input_mask"],
-      batch["segment_ids"],
+      *(batch[name] for name in TOKEN_FEATURES),
       use_one_hot_embeddings,
       dropout_seed,
       arguments.compute,
     )
 
   def training_loss(features):
-    total_weight = train_step.loss_normalizer(
-      loss_weights(loss, features), arguments
-    )
+    weights = loss_weights(loss, features)
+    total_weight = train_step.loss_normalizer(weights, arguments)
 
     def loss_fn(batch, seed):
       logits = build(batch, True, seed)
@@ -355,7 +345,7 @@ def check_models(settings: RankingSettings) -> None:
 def train_reranker(
   run: Run,
   groups: Groups,
-  dev_set: Search | None,  # of `write_search`, evaluated during training
+  dev_set: WrittenSearch | None,  # evaluated during training
 ) -> None:
   """Trains on queries with their documents."""
   path, scores = run.path("train.tf_record"), None
@@ -375,7 +365,7 @@ def train_reranker(
     path,
     len(groups),
     f"{len(groups)} {run.task.unit}",
-    lambda checkpoint: evaluate(run, dev_set, checkpoint)[0],
+    lambda checkpoint: evaluate(dev_set, checkpoint)[0].results,
   )
 
 
@@ -412,50 +402,53 @@ def teacher_scores(run: Run, groups: Groups) -> np.ndarray:
 
 def write_search(
   run: Run, name: str, search: Search, batch_size: int
-) -> Search:
+) -> WrittenSearch:
   """Writes the records of pairs to rank; finds candidates without a run."""
   if not search.candidates:
-    search = search.with_candidates(find_candidates(run.settings, search))
+    found = find_candidates(run.settings, search.retrieval)
+    search = search.with_candidates(found)
   ranking_records.warn_of_long(
-    search.queries.values(), run.tokenizer, run.settings.model.max_seq_length
+    search.retrieval.queries.values(),
+    run.tokenizer,
+    run.settings.model.max_seq_length,
   )
-  texts = write_pairs(run, name, search.pairs(), batch_size)
-  return search._replace(texts=texts)
+  return search, write_pairs(run, name, search.pairs(), batch_size)
 
 
 def find_candidates(
-  settings: RankingSettings, search: Search
-) -> dict[str, list[str]]:
-  """Candidates by the encoder of --candidates, without a query's own id."""
-  document_ids = []
+  settings: RankingSettings, retrieval: Retrieval
+) -> dict[str, Sequence[str]]:
+  """Candidates by the encoder of --candidates."""
+  queries, document_ids = retrieval.queries, []
 
-  def vectors_of_corpus(model):
-    for block in batch_predictor.blocks(search.corpus, _NUM_DOCUMENTS):
-      document_ids.extend(id_ for id_, _ in block)
-      yield from model.encode(
-        (text for _, text in block), model.spec.passage_prompt
-      )
+  def vectors_of_corpus():
+    for block in batch_predictor.blocks(retrieval.corpus, _NUM_DOCUMENTS):
+      ids, texts = zip(*block)
+      document_ids.extend(ids)
+      yield from model.encode(texts, model.spec.passage_prompt)
 
   with run_embeddings.Predictor(settings.candidates) as model:
-    queries = model.encode(search.queries.values(), model.spec.query_prompt)
-    ((_, found),) = nearest_neighbors.search(
-      queries, vectors_of_corpus(model), settings.top_k + 1
+    vectors = model.encode(queries.values(), model.spec.query_prompt)
+    (ranked,) = nearest_neighbors.rank(
+      queries, vectors, document_ids, vectors_of_corpus(), settings.top_k
     )
-  return {
-    query: [id_ for i in row if (id_ := document_ids[i]) != query][
-      : settings.top_k
-    ]
-    for query, row in zip(search.queries, found)
-  }
+  return {query: ids for query, ids, _ in ranked}
 
 
 def write_pairs(
   run: Run, name: str, pairs: Iterable[tuple[str, str]], batch_size: int
-) -> TextSet:
-  """Writes the records of pairs to score."""
+) -> Callable[[str | None], np.ndarray]:
+  """Writes the records of pairs; returns what scores them by a checkpoint."""
   prefix = query_prefix(run)
   pairs = ((prefix + query, document) for query, document in pairs)
-  return text_sets.write(run, name, pairs, batch_size)
+  texts = text_sets.write(run, name, pairs, batch_size)
+
+  def logits(checkpoint):  # None for the initial model
+    rows = text_sets.predict(run, texts, checkpoint)
+    found = (row["logits"] for row in rows)
+    return ranking_predictor.join_windows(texts.num_rows, found)
+
+  return logits
 
 
 def query_prefix(run: Run) -> str:
@@ -463,37 +456,26 @@ def query_prefix(run: Run) -> str:
   return run.task.description.get("query_prefix", "")
 
 
-def logits_of(run: Run, texts: TextSet, checkpoint: str | None) -> np.ndarray:
-  """The logit of each pair, in order, float32 [pairs]."""
-  rows = text_sets.predict(run, texts, checkpoint)
-  logits = (row["logits"] for row in rows)
-  return ranking_predictor.join_windows(texts.num_rows, logits)
-
-
 def evaluate(
-  run: Run, dev_set: Search, checkpoint: str | None
-) -> tuple[dict[str, float], list[Ranked]]:
+  dev_set: WrittenSearch, checkpoint: str | None
+) -> tuple[Evaluation, list[Ranked]]:
   """Metrics of a checkpoint, or of the initial model, and its rankings."""
-  ranked = [*dev_set.ranked(logits_of(run, dev_set.texts, checkpoint))]
+  search, logits = dev_set
+  ranked = [*search.ranked(logits(checkpoint))]
   found = {"": {query: ids for query, ids, _ in ranked}}
-  if dev_set.is_ordered:
-    found["_before"] = dev_set.candidates
-  return retrieval_scores.evaluate_all(dev_set.relevance, found), ranked
+  if search.is_ordered:
+    found["_before"] = search.candidates
+  return search_report.evaluate(search.retrieval, found), ranked
 
 
 def report_dev_set(
-  run: Run, dev_set: Search, checkpoint: str | None
+  run: Run, dev_set: WrittenSearch, checkpoint: str | None
 ) -> run_report.Findings:
   """Evaluates a checkpoint; writes the metrics and the run file."""
-  results, ranked = evaluate(run, dev_set, checkpoint)
+  (results, report), ranked = evaluate(dev_set, checkpoint)
   loop.write_metrics(run, results, checkpoint)
-  rankings.write_run(run.path("eval_run.trec"), ranked)
-  found = {query: ids for query, ids, _ in ranked}
-  sections = [search_report.errors(dev_set, found)]
-  if dev_set.is_ordered:
-    worse = search_report.made_worse(dev_set, dev_set.candidates, found)
-    sections.insert(0, worse)
-  intervals = search_report.intervals(dev_set.relevance, found)
+  write_run(run.path("eval_run.trec"), ranked)
+  sections, intervals = report()
   return run_report.Findings(results, sections, intervals=intervals)
 
 
@@ -507,16 +489,34 @@ def write_predictions(
   output = run.path(result_files.predictions_name(path))
   activate = functools.partial(ranking_predictor.activate, run.task.description)
   if not isinstance(predict, Search):
-    texts = write_pairs(run, name, predict, batch_size)
-    scores = activate(logits_of(run, texts, checkpoint))
+    logits = write_pairs(run, name, predict, batch_size)
+    scores = activate(logits(checkpoint))
     formats = ranking_predictor.FORMATS
     batch_predictor.write_files(output, formats, predict, scores)
     return
-  search = write_search(run, name, predict, batch_size)
-  ranked = [*search.ranked(logits_of(run, search.texts, checkpoint))]
+  search, logits = write_search(run, name, predict, batch_size)
+  ranked = [*search.ranked(logits(checkpoint))]
   run_file = run.path(f"{result_files.name_with(path, 'run')}.trec")
-  rankings.write_run(run_file, ranked)
-  rankings.write_lines(f"{output}.jsonl", search, ranked, activate)
+  write_run(run_file, ranked)
+  with files.atomic_write(f"{output}.jsonl", "wb") as file:
+    for query, ids, logits in ranked:
+      documents = [
+        {"id": id_, "score": score, "text": search.documents[id_]}
+        for id_, score in zip(ids, activate(logits).tolist())
+      ]
+      line = {"id": query, "query": search.retrieval.queries[query]}
+      file.write(batch_predictor.json_line({**line, "documents": documents}))
+
+
+def write_run(path: str, ranked: Iterable[Ranked]) -> None:
+  """Writes a run file of TREC, see `ranking_inputs.read_run`; scores fall."""
+  with files.atomic_write(path) as file:
+    for query, ids, logits in ranked:
+      last = np.float32(np.inf)
+      for rank, (id_, logit) in enumerate(zip(ids, logits), start=1):
+        # Programs order equal scores by id; nine digits keep a float32.
+        last = min(logit, np.nextafter(last, np.float32(-np.inf)))
+        file.write(f"{query} Q0 {id_} {rank} {last:.9g} run_reranker\n")
 
 
 if __name__ == "__main__":

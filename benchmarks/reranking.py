@@ -64,7 +64,7 @@ def ours(settings: Settings) -> Answers:
   from bertlib.data import input_pipeline
   from bertlib.settings.long_texts import LongDocumentSettings
   from bertlib.tasks.ranking import ranking_records
-  from bertlib.tasks.ranking.ranking_examples import Group
+  from bertlib.tasks.ranking.ranking_records import Group
 
   config = mrpc_epoch.read_config(settings)
   keywords = mrpc_epoch.plan(settings, config)
@@ -87,7 +87,7 @@ def ours(settings: Settings) -> Answers:
     model_fn = run_reranker.model_fn_builder(
       config,
       "listwise",
-      mrpc_epoch.in_model_dir(settings, "bert_model.ckpt"),
+      init_checkpoint=mrpc_epoch.in_model_dir(settings, "bert_model.ckpt"),
       learning_rate=5e-5,
       num_train_steps=1000,
       num_warmup_steps=0,

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.data import tables
-from bertlib.data.text_groups import Example
 from bertlib.io import files, json_files, text_files
 
 _CORPUS = "corpus.jsonl"
@@ -33,11 +32,14 @@ class Retrieval(NamedTuple):
   # Id and text of each document; may be larger than the memory. A document with
   # the id of a query is not among the results of that query.
   corpus: Iterable[tuple[str, str]]
-  # Grades, at least 1, of the relevant documents, by id of query and of
-  # document.
-  relevance: Mapping[str, Mapping[str, int]]
-  # Those of documents that are judged not to be: 0 or less.
-  irrelevant: Mapping[str, Mapping[str, int]] = {}
+  # Grades by id of query and of document, above 0 for a relevant one, of which
+  # each query has one. Empty if nothing is judged.
+  relevance: Mapping[str, Mapping[str, float]]
+
+  def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
+    """Texts of documents by id, in one pass; without those it lacks."""
+    needed = {*ids}
+    return {id_: text for id_, text in self.corpus if id_ in needed}
 
 
 @dataclasses.dataclass
@@ -87,12 +89,11 @@ def read(path: str, split: str = "test") -> Retrieval:
   queries = _read_queries(folder, judgments)
   num_documents = _check_corpus(folder, judgments)
   relevance: dict[str, dict[str, int]] = {}
-  irrelevant: dict[str, dict[str, int]] = {}
   # A document that the corpus lacks counts as not found, as in trec_eval.
   for query, document, grade, _ in judgments:
-    judged = relevance if grade > 0 else irrelevant
-    judged.setdefault(query, {})[document] = grade
-  if not relevance:
+    relevance.setdefault(query, {})[document] = grade
+  found = _judged(queries, _Corpus(folder), relevance)
+  if not found.queries:
     raise InputError(
       f"{qrels}: no document is relevant: no score is above 0. {_FIX}"
     )
@@ -100,12 +101,23 @@ def read(path: str, split: str = "test") -> Retrieval:
     "%s: %d queries, %d documents; %d queries without relevant documents left"
     " out",
     qrels,
-    len(relevance),
+    len(found.queries),
     num_documents,
-    len(queries) - len(relevance),
+    len(queries) - len(found.queries),
   )
-  queries = {id_: text for id_, text in queries.items() if id_ in relevance}
-  return Retrieval(queries, _Corpus(folder), relevance, irrelevant)
+  return found
+
+
+def _judged(
+  texts: Mapping[str, str],
+  corpus: Iterable[tuple[str, str]],
+  relevance: Mapping[str, Mapping[str, float]],
+) -> Retrieval:
+  """The search for the queries that have a relevant document."""
+  kept = {
+    q: grades for q, grades in relevance.items() if max(grades.values()) > 0
+  }
+  return Retrieval({query: texts[query] for query in kept}, corpus, kept)
 
 
 def read_unjudged(path: str) -> Retrieval:
@@ -231,29 +243,23 @@ def _read_lines(path: str) -> Iterator[tuple[int, str, str]]:
     yield number, entry["_id"], text.strip()
 
 
-# Pairs
+# Lists
 
 
-def from_examples(examples: Iterable[Example]) -> Retrieval:
-  """Makes a search of pairs or triplets: anchors are the queries."""
-  # The corpus has the distinct positives and negatives. All positives of one
-  # anchor are relevant for it. Equal texts have the same id.
+def from_lists(
+  # Queries, each with documents and their labels: above 0 for the right ones.
+  lists: Iterable[tuple[str, Sequence[str], Sequence[float]]],
+) -> Retrieval:
+  """Makes a search of lists, in a corpus of all of their documents."""
+  # Equal texts have the same id, also that of a query and a document.
   ids: dict[str, str] = {}
-  queries: dict[str, str] = {}
-  documents: dict[str, str] = {}
-  relevance: dict[str, dict[str, int]] = {}
-  for example in examples:
-    query, positive, *negatives = (
-      ids.setdefault(text, str(len(ids))) for text in example.texts
-    )
-    documents |= zip([positive, *negatives], example.texts[1:])
-    # A pair of two equal texts only adds to the corpus.
-    if positive != query:
-      queries[query] = example.texts[0]
-      relevance.setdefault(query, {})[positive] = 1
-  if not queries:
-    raise InputError(
-      "--dev_file: each pair has two equal texts, so that there is nothing to"
-      " find. Give pairs of different texts"
-    )
-  return Retrieval(queries, [*documents.items()], relevance)
+  corpus: dict[str, str] = {}
+  relevance: dict[str, dict[str, float]] = {}
+  for query, documents, labels in lists:
+    grades = relevance.setdefault(ids.setdefault(query, str(len(ids))), {})
+    for document, label in zip(documents, labels):
+      id_ = ids.setdefault(document, str(len(ids)))
+      corpus[id_] = document
+      grades[id_] = max(label, grades.get(id_, label))
+  texts = {id_: text for text, id_ in ids.items()}
+  return _judged(texts, corpus.items(), relevance)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from bertlib.cli.errors import InputError
 from bertlib.data.batch_predictor import blocks
 from bertlib.io import json_files
 from bertlib.io.files import atomic_write
+
+# Id of a query, ids of its documents, the best first, and their scores.
+Ranked = tuple[str, Sequence[str], np.ndarray]
 
 # Queries and documents whose scores are computed at a time: 32 MiB of float32.
 _NUM_QUERIES, _NUM_DOCUMENTS = 1024, 8192
@@ -99,6 +102,25 @@ def search(
       found.add(unit_vectors(block, dim), first)
     first += len(block)
   return [found.results() for found in searches.values()]
+
+
+def rank(
+  query_ids: Collection[str],
+  query_vectors: np.ndarray,
+  document_ids: Sequence[str],  # read when all vectors are
+  document_vectors: Iterable[np.ndarray],
+  k: int,
+  dims: Iterable[int | None] = (None,),
+) -> Iterator[list[Ranked]]:
+  """Yields the best documents of each query, see `search`, for each width."""
+  # One more, since a document with the id of the query is left out, as in BEIR.
+  for found in search(query_vectors, document_vectors, k + 1, dims):
+    ranked = []
+    for query, scores, indices in zip(query_ids, *found):
+      ids = [document_ids[index] for index in indices]
+      kept = [n for n, id_ in enumerate(ids) if id_ != query][:k]
+      ranked.append((query, [ids[n] for n in kept], scores[kept]))
+    yield ranked
 
 
 def write_search_results(

@@ -11,35 +11,28 @@ METRICS = ("ndcg@10", "mrr@10", "recall@1", "recall@10", "recall@100", "map")
 
 
 def evaluate(
-  # Grades by query and document, above 0 for a relevant one. Gains are linear:
-  # the grade; 0 for a negative one or a document without any.
-  relevance: Mapping[str, Mapping[str, int]],
-  # Documents by query, the best first. A query without a ranking has found
-  # nothing.
-  rankings: Mapping[str, Sequence[str]],
-) -> dict[str, float]:
-  """`METRICS`, as in trec_eval: means over queries with a relevant document."""
-  means = evaluate_queries(relevance, rankings).mean(axis=0)
-  return dict(zip(METRICS, map(float, means)))
-
-
-def evaluate_all(
-  relevance: Mapping[str, Mapping[str, int]],
+  relevance: Mapping[str, Mapping[str, float]],
   rankings: Mapping[str, Mapping[str, Sequence[str]]],  # by suffix
 ) -> dict[str, float]:
-  """`METRICS` of several rankings, as in `eval_results.txt`."""
+  """Means of `evaluate_queries`, as in `eval_results.txt`."""
   return {
-    f"eval_{name}{suffix}": value
+    f"eval_{name}{suffix}": float(mean)
     for suffix, ranking in rankings.items()
-    for name, value in evaluate(relevance, ranking).items()
+    for name, mean in zip(
+      METRICS, evaluate_queries(relevance, ranking).mean(axis=0)
+    )
   }
 
 
 def evaluate_queries(
-  relevance: Mapping[str, Mapping[str, int]],
+  # Grades by query and document, above 0 for a relevant one. Gains are linear:
+  # the grade; 0 for a negative one or a document without any.
+  relevance: Mapping[str, Mapping[str, float]],
+  # Documents by query, the best first. A query without a ranking has found
+  # nothing.
   rankings: Mapping[str, Sequence[str]],
 ) -> np.ndarray:
-  """float64 [queries with a relevant document, `METRICS`], see `evaluate`."""
+  """float64 [queries with a relevant document, `METRICS`], as in trec_eval."""
   rows = [
     _metrics_of_query(gains, rankings.get(query, ()))
     for query, judgments in relevance.items()
@@ -49,7 +42,7 @@ def evaluate_queries(
 
 
 def _metrics_of_query(
-  gains: Mapping[str, int], ranking: Sequence[str]
+  gains: Mapping[str, float], ranking: Sequence[str]
 ) -> list[float]:
   """Values of `METRICS`; `gains` has the relevant documents only."""
   ranked = np.array([gains.get(doc, 0) for doc in ranking], np.float64)

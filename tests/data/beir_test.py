@@ -12,7 +12,6 @@ import pytest
 from refused import refusal
 
 from bertlib.data import beir, retrieval_scores
-from bertlib.data.text_groups import Example
 
 pytestmark = pytest.mark.unit
 
@@ -46,9 +45,9 @@ def test_queries_with_relevant_documents_are_read(tmp_path, caplog):
   corpus = [*CORPUS, {"_id": "d5", "text": " "}]
   folder = write(tmp_path, corpus, qrels=[*QRELS, QRELS[0]])
   with caplog.at_level(logging.INFO, logger="absl"):
-    queries, corpus, relevance, _ = beir.read(folder)
+    queries, corpus, relevance = beir.read(folder)
   assert queries == {"q1": "who purrs?", "q2": "who barks?"}
-  assert relevance == {"q2": {"d2": 2}, "q1": {"d1": 1}}
+  assert relevance == {"q2": {"d2": 2}, "q1": {"d1": 1, "d2": 0}}
   assert caplog.messages == [
     f"{folder}/qrels/test.tsv: 2 queries, 5 documents; 1 queries without"
     " relevant documents left out",
@@ -84,18 +83,21 @@ def test_documents_that_the_corpus_lacks_are_not_found(tmp_path, caplog):
   qrels = [*QRELS, ("q1", "d99", 1), ("q3", "d98", 2), ("q2", "d99", 0)]
   folder = write(tmp_path, qrels=qrels)
   relevance = beir.read(folder).relevance
-  found = {"q2": {"d2": 2}, "q1": {"d1": 1, "d99": 1}, "q3": {"d98": 2}}
-  assert relevance == found
+  assert relevance == {
+    "q2": {"d2": 2, "d99": 0},
+    "q1": {"d1": 1, "d2": 0, "d99": 1},
+    "q3": {"d98": 2},
+  }
   assert (
     f"{folder}/corpus.jsonl: lacks the documents of 3 of 7 judgments, such as"
     " 'd99'; 2 of them are relevant and count as not found"
   ) in caplog.messages
   # Everything else is ranked best: half of q1 is found, and nothing of q3.
   rankings = {"q1": ["d1", "d2"], "q2": ["d2"], "q3": ["d3"]}
-  scores = retrieval_scores.evaluate(relevance, rankings)
-  assert scores["recall@10"] == pytest.approx((0.5 + 1 + 0) / 3)
+  scores = retrieval_scores.evaluate(relevance, {"": rankings})
+  assert scores["eval_recall@10"] == pytest.approx((0.5 + 1 + 0) / 3)
   gain = 1 / (1 + 1 / math.log2(3))
-  assert scores["ndcg@10"] == pytest.approx((gain + 1 + 0) / 3)
+  assert scores["eval_ndcg@10"] == pytest.approx((gain + 1 + 0) / 3)
 
 
 @pytest.mark.parametrize(
@@ -158,28 +160,26 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
 
 def test_pairs_become_queries_and_documents():
   pairs = ["who? me", "what? this that me", "who? you that", "me myself"]
-  examples = [Example(pair.split()) for pair in pairs]
-  queries, corpus, relevance, _ = beir.from_examples(examples)
+  lists = ((query, texts, [1, 0, 0]) for query, *texts in map(str.split, pairs))
+  queries, corpus, relevance = beir.from_lists(lists)
   texts = dict(corpus)
   assert len(texts) == len(corpus)
   assert sorted(texts.values()) == ["me", "myself", "that", "this", "you"]
   assert [*queries.values()] == ["who?", "what?", "me"]
   found = {
-    queries[query]: {texts[document]: grade for document, grade in some.items()}
+    queries[query]: {texts[document] for document in some if some[document]}
     for query, some in relevance.items()
   }
-  expected = {"who?": {"me": 1, "you": 1}, "what?": {"this": 1}}
-  assert found == expected | {"me": {"myself": 1}}
+  expected = {"who?": {"me", "you"}, "what?": {"this"}, "me": {"myself"}}
+  assert found == expected
   # The same text, as a query and as a document, has the same id.
   assert {queries.get(id_, text) for id_, text in corpus} == set(texts.values())
   assert queries.keys() & texts.keys()
 
 
-def test_a_pair_of_equal_texts_is_no_query():
-  examples = [Example(["a", "a"]), Example(["b", "c"])]
-  queries, corpus, relevance, _ = beir.from_examples(examples)
+def test_a_query_without_a_right_document_only_adds_to_the_corpus():
+  lists = [("a", ["a"], [0]), ("b", ["c"], [1])]
+  queries, corpus, relevance = beir.from_lists(lists)
   assert [*queries.values()] == ["b"]
   assert sorted(text for _, text in corpus) == ["a", "c"]
   assert relevance.keys() == queries.keys()
-  message = refusal(beir.from_examples, [Example(["a", "a"])])
-  assert message.startswith("--dev_file: each pair has two equal texts")

@@ -25,17 +25,22 @@ IDEAL = {str(i): 1 + i % 3 for i in range(20)}
 RANKINGS = {query: ranked(scores) for query, scores in GOLDEN["scores"].items()}
 
 
+def evaluate(relevance, rankings):
+  found = retrieval_scores.evaluate(relevance, {"": rankings})
+  return {name.removeprefix("eval_"): value for name, value in found.items()}
+
+
 @pytest.mark.parametrize("query", sorted(set(GOLDEN["metrics"]) - {"q6"}))
 def test_metrics_of_a_query_equal_trec_eval(query):
   judgments = {query: GOLDEN["judgments"][query]}
   expected = GOLDEN["metrics"][query]
-  actual = retrieval_scores.evaluate(judgments, RANKINGS)
+  actual = evaluate(judgments, RANKINGS)
   assert actual == pytest.approx(expected, abs=1e-12)
 
 
 def test_metrics_are_means_over_queries_with_relevant_documents():
   # No document is relevant to q6; q7 has no ranking, and counts as 0.
-  actual = retrieval_scores.evaluate(GOLDEN["judgments"], RANKINGS)
+  actual = evaluate(GOLDEN["judgments"], RANKINGS)
   assert list(actual) == list(retrieval_scores.METRICS)
   for name, value in actual.items():
     found = [GOLDEN["metrics"][f"q{number}"][name] for number in range(6)]
@@ -53,7 +58,7 @@ def test_metrics_are_means_over_queries_with_relevant_documents():
   ],
 )
 def test_metrics_of_one_ranking(gains, ranking, ndcg, mrr, recalls, average):
-  actual = retrieval_scores.evaluate({"q": gains}, {"q": ranking})
+  actual = evaluate({"q": gains}, {"q": ranking})
   expected = {"ndcg@10": ndcg, "mrr@10": mrr, "map": average}
   expected |= {f"recall@{k}": r for k, r in zip((1, 10, 100), recalls)}
   assert actual == pytest.approx(expected)

@@ -5,14 +5,10 @@ import pytest
 
 from bertlib.data import beir
 from bertlib.data.text_groups import Example
+from bertlib.reporting import search_report
 from bertlib.tasks.classification import classification_report
 from bertlib.tasks.classification.classification import Problem
-from bertlib.tasks.embeddings import embedding_report
-from bertlib.tasks.embeddings.embedding_evaluation import (
-  Evaluation,
-  evaluate_examples,
-)
-from bertlib.tasks.embeddings.embedding_inputs import DevSet
+from bertlib.tasks.embeddings.embedding_evaluation import evaluate_examples
 from bertlib.tasks.ner import ner, ner_report
 from bertlib.tasks.squad import squad_report
 from bertlib.tasks.squad.squad_scores import Score
@@ -90,42 +86,41 @@ def test_answers_have_intervals_in_percent(draw, exact):
 
 def embedded(draw, kind, examples, names):
   """The metrics of random embeddings are in their intervals."""
-  positions = np.arange(sum(len(example.texts) for example in examples))
-  vectors = np.float32(draw.normal(size=[len(positions), 4]))
-  evaluation = evaluate_examples(
-    kind, examples, vectors, positions.reshape(len(examples), -1), ()
-  )
+  number = sum(len(example.texts) for example in examples)
+  vectors = np.float32(draw.normal(size=[number, 4]))
+  evaluation = evaluate_examples(kind, examples, vectors, ())
   scores = {n.removeprefix("eval_"): v for n, v in evaluation.results.items()}
-  dev_set = DevSet(kind, examples, None)
-  found = embedding_report.intervals(dev_set, evaluation)
+  _, found = evaluation.report()
   check_intervals(found, scores, names)
 
 
 def test_scored_pairs_have_intervals(draw):
-  examples = [Example(["a", "b"], score=s) for s in draw.random(NUM_EXAMPLES)]
+  scores = draw.random(NUM_EXAMPLES)
+  examples = [Example([f"a{s}", f"b{s}"], score=s) for s in scores]
   embedded(draw, "scored_pairs", examples, ("spearman", "pearson"))
 
 
 def test_labeled_pairs_have_an_interval(draw):
   labels = ["1"] * 15 + ["0"] * 45
-  examples = [Example(["a", "b"], label=label) for label in labels]
+  examples = [
+    Example([f"a{i}", f"b{i}"], label=label) for i, label in enumerate(labels)
+  ]
   embedded(draw, "labeled_pairs", examples, ["average_precision"])
 
 
 def test_labeled_texts_have_intervals(draw):
   labels = ["x"] * 30 + ["y"] * 29 + ["only one"]
-  examples = [Example(["a"], label=label) for label in labels]
+  examples = [Example([f"a{i}"], label=label) for i, label in enumerate(labels)]
   names = ("map", "neighbor_accuracy")
   embedded(draw, "labeled_texts", examples, names)
 
 
 def test_a_search_has_intervals_over_queries(draw):
   relevance = {str(i): {str(i): 1, "other": 0} for i in range(20)}
-  relevance["no answer"] = {"1": 0}
   rankings = {q: [str(i) for i in draw.permutation(20)] for q in relevance}
-  retrieval = beir.Retrieval({}, (), relevance)
-  evaluation = Evaluation({}, rankings=rankings)
-  dev_set = DevSet("retrieval", (), retrieval)
-  found = embedding_report.intervals(dev_set, evaluation)
+  relevance["no answer"] = {"1": 0}
+  corpus = [(str(i), f"text {i}") for i in range(20)]
+  retrieval = beir.Retrieval({q: q for q in relevance}, corpus, relevance)
+  _, found = search_report.evaluate(retrieval, {"": rankings}).report()
   assert found["ndcg@10"].low < found["ndcg@10"].high
   assert found["recall@100"] is None  # all is found

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from bertlib.data import nearest_neighbors, retrieval_scores
+from bertlib.data.beir import Retrieval
 from bertlib.data.text_groups import Example
-from bertlib.reporting import statistics
+from bertlib.reporting import html_report, search_report, statistics
+from bertlib.reporting.search_report import Evaluation, Report
 
 # Documents of the ranking of a query.
 _MAX_RANK = 1000
@@ -26,16 +29,6 @@ METRICS = {
 }
 
 
-class Evaluation(NamedTuple):
-  """Metrics, and what those of the full width were computed from."""
-
-  results: dict[str, float]  # by name
-  cosines: np.ndarray | None = None  # float32 [pairs]
-  # Ids of the documents found, the best first, by id of query.
-  rankings: Mapping[str, Sequence[str]] | None = None
-  neighbors: Neighbors | None = None  # of texts with labels
-
-
 def metric_names(kind: str, dims: Sequence[int]) -> list[str]:
   """Names of the metrics, the primary one first."""
   # `kind` is a key of `METRICS`, and `dims` are the widths of the vectors, the
@@ -48,24 +41,37 @@ def _suffixes(dims: Sequence[int]) -> dict[str, int | None]:
   return {"": None, **{f"_{dim}": dim for dim in dims[1:]}}
 
 
+def distinct_texts(examples: Sequence[Example]) -> tuple[list[str], np.ndarray]:
+  """Distinct texts, and the positions of those of each example among them."""
+  numbers: dict[str, int] = {}
+  positions = [
+    [numbers.setdefault(text, len(numbers)) for text in example.texts]
+    for example in examples
+  ]
+  return list(numbers), np.array(positions)
+
+
 def evaluate_examples(
   kind: str,  # a key of `METRICS`
   examples: Sequence[Example],
-  vectors: np.ndarray,  # float32 [distinct texts, width]
-  positions: np.ndarray,  # rows of `vectors`, [examples, texts]
+  vectors: np.ndarray,  # float32 [texts, width], of `distinct_texts`
   dims: Sequence[int],  # see `metric_names`
 ) -> Evaluation:
   """Evaluates pairs or texts with scores or labels."""
-  gold = gold_values(kind, examples)
+  gold, (_, positions) = gold_values(kind, examples), distinct_texts(examples)
 
   def evaluate(dim: int | None) -> Evaluation:
     if kind == "labeled_texts":
       found = find_neighbors(vectors[positions[:, 0]], gold, dim)
-      return Evaluation(labeled_texts(found), neighbors=found)
+      report = functools.partial(report_neighbors, examples, found)
+      return Evaluation(labeled_texts(found), report)
     first, second = (vectors[column] for column in positions.T)
     cosines = cosine_similarities(first, second, dim)
     score = scored_pairs if kind == "scored_pairs" else labeled_pairs
-    return Evaluation(score(cosines, gold), cosines=cosines)
+    results = score(cosines, gold)
+    threshold = results.get("accuracy_threshold")
+    report = functools.partial(report_pairs, examples, gold, cosines, threshold)
+    return Evaluation(results, report)
 
   by_suffix = {suffix: evaluate(dim) for suffix, dim in _suffixes(dims).items()}
   results = {
@@ -85,29 +91,27 @@ def gold_values(kind: str, examples: Sequence[Example]) -> np.ndarray:
 
 
 def evaluate_retrieval(
-  query_ids: Sequence[str],
+  retrieval: Retrieval,
   query_vectors: np.ndarray,  # float32 [queries, width]
   document_ids: Sequence[str],
   document_vectors: Iterable[np.ndarray],  # read once, block by block
-  # Grades by id of query and of relevant document.
-  relevance: Mapping[str, Mapping[str, int]],
   dims: Sequence[int],  # see `metric_names`
 ) -> Evaluation:
   """Evaluates a search by cosine similarity in a corpus."""
   widths = _suffixes(dims)
-  # One more, since a document with the id of the query is left out, as in BEIR.
-  found = nearest_neighbors.search(
-    query_vectors, document_vectors, _MAX_RANK + 1, widths.values()
+  found = nearest_neighbors.rank(
+    retrieval.queries,
+    query_vectors,
+    document_ids,
+    document_vectors,
+    _MAX_RANK,
+    widths.values(),
   )
   rankings = {
-    suffix: {
-      query: [id_ for i in row if (id_ := document_ids[i]) != query][:_MAX_RANK]
-      for query, row in zip(query_ids, indices)
-    }
-    for suffix, (_, indices) in zip(widths, found)
+    suffix: {query: ids for query, ids, _ in ranked}
+    for suffix, ranked in zip(widths, found)
   }
-  results = retrieval_scores.evaluate_all(relevance, rankings)
-  return Evaluation(results, rankings=rankings[""])
+  return search_report.evaluate(retrieval, rankings)
 
 
 # Scores of similarities
@@ -235,3 +239,73 @@ def find_neighbors(
       )
     )
   return Neighbors(*map(np.concatenate, zip(*blocks)))
+
+
+# The report: worst errors and intervals
+
+
+def report_pairs(
+  examples: Sequence[Example],
+  gold: np.ndarray,  # of `gold_values`
+  cosines: np.ndarray,  # float32 [pairs]
+  threshold: float | None,  # of the accuracy of pairs with labels
+) -> Report:
+  """The worst errors of pairs, and intervals of their metrics."""
+  if threshold is None:
+    metrics, errors = PAIR_METRICS["scored_pairs"], _rank_errors(gold, cosines)
+  else:
+    metrics = PAIR_METRICS["labeled_pairs"]
+    # Distance from the threshold of pairs on its wrong side.
+    errors = (1 - 2 * gold) * (cosines - threshold)
+  worst = np.argsort(-errors, kind="stable")[: html_report.NUM_ERRORS]
+  rows = []
+  for index in worst[errors[worst] > 0]:
+    example = examples[index]
+    rows.append(
+      {
+        "gold": example.label if example.score is None else example.score,
+        "cosine": float(cosines[index]),
+        "error": float(errors[index]),
+        "text": "\n".join(example.texts),
+      }
+    )
+  intervals = {
+    name: statistics.bootstrap(metric, cosines, gold)
+    for name, metric in metrics.items()
+  }
+  return [html_report.table("Worst errors", rows)], intervals
+
+
+def _rank_errors(scores: np.ndarray, cosines: np.ndarray) -> np.ndarray:
+  """Differences between ranks by cosine and by score, from 0 to 1: [pairs]."""
+  from scipy import stats
+
+  difference = stats.rankdata(cosines) - stats.rankdata(scores)
+  return np.abs(difference) / max(len(scores) - 1, 1)
+
+
+def report_neighbors(
+  examples: Sequence[Example], neighbors: Neighbors
+) -> Report:
+  """The texts closest to one with another label, and intervals of metrics."""
+  (wrong,) = np.nonzero(~neighbors.is_correct.astype(bool))
+  order = np.argsort(-neighbors.cosines[wrong], kind="stable")
+  rows = []
+  for index in wrong[order[: html_report.NUM_ERRORS]]:
+    text, other = (
+      examples[int(numbers[index])]
+      for numbers in (neighbors.queries, neighbors.nearest)
+    )
+    rows.append(
+      {
+        "label": text.label,
+        "label of neighbor": other.label,
+        "cosine": float(neighbors.cosines[index]),
+        "text": text.texts[0],
+        "nearest text": other.texts[0],
+      }
+    )
+  return [html_report.table("Worst errors", rows)], {
+    "map": statistics.bootstrap(np.mean, neighbors.precisions),
+    "neighbor_accuracy": statistics.fraction_interval(neighbors.is_correct),
+  }

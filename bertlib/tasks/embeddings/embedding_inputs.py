@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -147,31 +146,6 @@ class DevSet(NamedTuple):
   retrieval: beir.Retrieval | None
 
 
-class Pairs(NamedTuple):
-  """Texts of pairs to mine negatives for, each once, as in the file."""
-
-  queries: dict[str, dict[int, None]]  # positives of each, by their numbers
-  corpus: list[str]  # all positives
-  most_rows: int  # of one query, equal ones too
-
-
-def find_pairs(path: str, examples: Sequence[Example]) -> Pairs:
-  """Collects the queries and positives of examples; InputError if alone."""
-  numbers: dict[str, int] = {}
-  queries: dict[str, dict[int, None]] = {}
-  for example in examples:
-    query, positive, *_ = example.texts
-    number = numbers.setdefault(positive, len(numbers))
-    queries.setdefault(query, {})[number] = None
-  if len(numbers) == 1:
-    raise InputError(
-      f"{path}: all rows have the same second text, so that there are no others"
-      " to mine. Name other --text_columns"
-    )
-  counts = Counter(example.texts[0] for example in examples)
-  return Pairs(queries, [*numbers], max(counts.values()))
-
-
 class Data(NamedTuple):
   """Data of the splits that the run uses."""
 
@@ -183,17 +157,7 @@ class Data(NamedTuple):
   corpus: Sequence[str]  # texts to search
   queries: Sequence[str]  # queries to search for
   bad_rows: Mapping[str, Sequence[str]]  # messages of the skipped rows, by file
-  mined: Pairs | None = None  # to find negatives for
-
-
-def distinct_texts(examples: Sequence[Example]) -> tuple[list[str], np.ndarray]:
-  """Distinct texts, and the positions of those of each example among them."""
-  numbers: dict[str, int] = {}
-  positions = [
-    [numbers.setdefault(text, len(numbers)) for text in example.texts]
-    for example in examples
-  ]
-  return list(numbers), np.array(positions)
+  mined: Sequence[Example] = ()  # to find negatives for
 
 
 def read_data(settings: EmbeddingSettings) -> Data:
@@ -201,16 +165,19 @@ def read_data(settings: EmbeddingSettings) -> Data:
   flags, columns = settings.flags, settings.train_columns
   mines = flags.do_predict and settings.mining.mine_negatives
   bad_rows: dict[str, list[str]] = {}
-  path, train, mined = settings.train_file, [], None
+  path, examples = settings.train_file, []
   if flags.do_train or mines:
     examples = text_groups.read_examples(
       path, columns, settings.max_score, settings.text, bad_rows
     )
-  if flags.do_train:
-    train = examples
+  train = examples if flags.do_train else []
+  if train:
     step_plan.count_steps(flags, len(train), "examples")
-  if mines:
-    mined = find_pairs(path, examples)
+  if mines and len({example.texts[1] for example in examples}) == 1:
+    raise InputError(
+      f"{path}: all rows have the same second text, so that there are no others"
+      " to mine. Name other --text_columns"
+    )
   return Data(
     kind_of(columns) if train else None,
     train,
@@ -220,7 +187,7 @@ def read_data(settings: EmbeddingSettings) -> Data:
       for flag in ("predict_file", "corpus_file", "query_file")
     ),
     bad_rows,
-    mined,
+    examples if mines else [],
   )
 
 
@@ -239,7 +206,17 @@ def _read_dev_set(
     path, columns, settings.max_score, settings.text, bad_rows
   )
   if kind in ("pairs", "triplets"):
-    return DevSet("retrieval", (), beir.from_examples(examples))
+    # A pair of two equal texts only adds to the corpus.
+    found = beir.from_lists(
+      (query, texts, [float(texts[0] != query)] + [0.0] * (len(texts) - 1))
+      for (query, *texts), *_ in examples
+    )
+    if not found.queries:
+      raise InputError(
+        "--dev_file: each pair has two equal texts, so that there is nothing to"
+        " find. Give pairs of different texts"
+      )
+    return DevSet("retrieval", (), found)
   return DevSet(kind, examples, None)
 
 

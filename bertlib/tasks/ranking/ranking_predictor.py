@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bertlib.cli.errors import InputError
-from bertlib.data import batch_predictor, tables
+from bertlib.data import batch_predictor, tables, text_groups
 from bertlib.data.batch_predictor import BatchPredictor, FileFormat
+from bertlib.data.text_groups import Columns
 from bertlib.settings.long_texts import LongDocumentSettings
-from bertlib.tasks.ranking import ranking_examples
 
 
 def activate(description: Mapping[str, Any], logits: np.ndarray) -> np.ndarray:
@@ -45,6 +45,18 @@ def _tsv_line(pair: tuple[str, str], score: float) -> bytes:
 
 # Of files of scores of pairs.
 FORMATS = {".jsonl": FileFormat(_json_line), ".tsv": FileFormat(_tsv_line)}
+
+
+def pair_rows(
+  settings: Any,  # `RankingSettings`
+) -> tuple[Iterable[Any], Callable[[Any], tuple[str, ...]]]:
+  """Rows of --predict_file, and a function that gives the pair of each."""
+  names = () if settings.flags.do_train else settings.text_columns or ()
+  columns = Columns(names[:2] or ("1", "2"))
+  rows, example = text_groups.open_table(
+    settings.predict_file, columns, None, settings.text
+  )
+  return rows, lambda row: tuple(example(row).texts)
 
 
 class RankedDocument(NamedTuple):
@@ -128,7 +140,7 @@ class RankingPredictor(BatchPredictor):
 
   def read_file(self, settings, bad):
     """See base class."""
-    rows = ranking_examples.pair_rows(settings)
+    rows = pair_rows(settings)
     return tables.read_examples(*rows, settings.text.bad_rows == "skip", bad)
 
   def answer_blocks(self, sets):

@@ -1,17 +1,170 @@
-"""Encodes queries with their documents as TFRecords. Imports no TensorFlow."""
+"""Queries with their documents, and their TFRecords. Imports no TensorFlow."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import math
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import tokenization
+from bertlib.cli import terminal
 from bertlib.cli.absl import logging
-from bertlib.data import model_inputs, tf_records
+from bertlib.cli.errors import InputError
+from bertlib.data import beir, model_inputs, tables, text_groups, tf_records
+from bertlib.data.text_groups import Columns, kind_of
 from bertlib.settings.long_texts import LongTextSettings
-from bertlib.tasks.ranking.ranking_examples import Group
+
+_MINING = "run_embeddings.py --mine_negatives"
+
+
+class Group(NamedTuple):
+  """A query with documents."""
+
+  query: str
+  documents: Sequence[str]
+  labels: Sequence[float]  # of each document; above 0 for a relevant one
+  teacher_scores: Sequence[float] | None = None  # of each document
+
+
+@dataclasses.dataclass
+class Groups:
+  """Groups of a data set, read anew in each iteration."""
+
+  # So the texts of a table are not in memory.
+  read: Callable[[], Iterator[Group]]
+  num_groups: int = 0
+  num_documents: int = 0  # of the largest group
+
+  def __iter__(self) -> Iterator[Group]:
+    return self.read()
+
+  def __len__(self) -> int:
+    return self.num_groups
+
+
+# Reading
+
+
+def has_lists(path: str, columns: Columns) -> bool:
+  """True for data in which a row or folder has several documents of a query."""
+  if beir.is_beir(path):
+    return True
+  kind = kind_of(columns)
+  if kind in ("texts", "labeled_texts"):
+    raise InputError(
+      f"--text_columns={','.join(columns.texts)}: {path} needs a query and its"
+      " documents. Name two columns or more"
+    )
+  return kind in ("pairs", "triplets")
+
+
+def open_groups(
+  settings: Any,  # `RankingSettings`
+  loss: str,
+  bad_rows: dict[str, list[str]],
+) -> Groups:
+  """Checks and counts the groups of --train_file for a loss."""
+  path = settings.train_file
+  if beir.is_beir(path):
+    read = [*_judged_groups(beir.read(path, "train"), loss)].__iter__
+  else:
+    scores = settings.objective.teacher_scores_column
+    columns = settings.columns._replace(list_scores=scores)
+    max_score = settings.max_score if loss == "bce" else None
+    joins = not has_lists(path, columns) and loss != "bce"
+
+    def read():
+      groups = read_table(settings, path, columns, max_score, bad_rows)
+      return _by_query(groups) if joins else groups
+
+  has_margins, labels = loss == "margin_mse", set()
+  found = Groups(lambda: _for_margins(read()) if has_margins else read())
+  for group in found:
+    problem = None
+    if not any(group.labels):
+      problem = "no relevant document. Remove it"
+    elif len({*group.labels}) == 1:
+      problem = f"no negative. Mine some by {_MINING}, or give --loss=bce"
+    if problem and loss != "bce":
+      raise InputError(f"{path}: the query {group.query!r} has {problem}")
+    labels.update(group.labels)
+    found.num_groups += 1
+    found.num_documents = max(found.num_documents, len(group.documents))
+  if loss == "bce" and len(labels) == 1:
+    raise InputError(
+      f"{path}: all pairs have the label {labels.pop():g}, so that --loss=bce"
+      f" has nothing to learn. Mine negatives by {_MINING}"
+    )
+  return found
+
+
+def _judged_groups(found: beir.Retrieval, loss: str) -> Iterator[Group]:
+  """The groups of a folder, by its judgments."""
+  ids = itertools.chain.from_iterable(found.relevance.values())
+  texts = found.texts_of(ids)
+  for query, grades in found.relevance.items():
+    known = {texts[id_]: max(g, 0) for id_, g in grades.items() if id_ in texts}
+    # Other losses have labels up to 1.
+    labels = [float(g if loss == "listwise" else g > 0) for g in known.values()]
+    yield Group(found.queries[query], [*known], labels)
+
+
+def read_table(
+  settings: Any,  # `RankingSettings`
+  path: str,
+  columns: Columns,
+  max_score: float | None,  # None for scores of any size
+  bad_rows: dict[str, list[str]],
+) -> Iterator[Group]:
+  """Yields the groups of rows, without pairs that contradict earlier ones."""
+  text, bad = settings.text, bad_rows.setdefault(path, [])
+  rows, example = text_groups.open_table(path, columns, max_score, text)
+  known: dict[int, float] = {}  # labels of pairs, by their hash
+  num_others, bad[:] = 0, []
+  for (query, *documents), score, label, scores in tables.read_examples(
+    rows, example, text.bad_rows == "skip", bad
+  ):
+    labels = [1.0] + [0.0] * (len(documents) - 1)
+    if label is not None or score is not None:
+      labels = [float(label) if score is None else score]
+      key = hash((query, *documents))
+      if known.setdefault(key, labels[0]) != labels[0]:
+        num_others += 1
+        continue
+    yield Group(query, documents, labels, scores)
+  if num_others:
+    terminal.warn_once(
+      f"{path}: {num_others} pairs have another label or score than an equal"
+      " pair before them, which counts"
+    )
+
+
+def _by_query(groups: Iterable[Group]) -> Iterator[Group]:
+  """Joins the groups of each query."""
+  joined: dict[str, Group] = {}
+  for query, documents, labels, _ in groups:
+    found = joined.setdefault(query, Group(query, [], []))
+    found.documents.extend(documents)
+    found.labels.extend(labels)
+  return iter(joined.values())
+
+
+def _for_margins(groups: Iterable[Group]) -> Iterator[Group]:
+  """A group for each positive, with all negatives after it."""
+  for group in groups:
+    pairs = [*zip(group.documents, group.labels)]
+    negatives = [document for document, label in pairs if not label]
+    labels = [1.0] + [0.0] * len(negatives)
+    for document, label in pairs:
+      if label:
+        documents = [document, *negatives]
+        yield group._replace(documents=documents, labels=labels)
+
+
+# Writing
 
 
 def layout(loss: str | None, num_documents: int, max_seq_length: int):
@@ -34,8 +187,7 @@ def write_records(
   teacher_scores: Sequence[float] | None = None,
 ) -> None:
   """Encodes groups as TFRecords, and logs how many documents are cut."""
-  num_documents, max_seq_length = features["input_ids"].shape
-  missing = [0] * max_seq_length
+  max_seq_length = features["input_ids"].shape[-1]
   num_truncated = array("i")
   of_teacher = iter(() if teacher_scores is None else teacher_scores)
 
@@ -52,16 +204,16 @@ def write_records(
     for group in to_write:
       rows = [next(encoded) for _ in group.documents]
       num_truncated.extend(row.num_truncated_tokens for row in rows)
-      num_missing = num_documents - len(rows)
-      zeros = [0.0] * num_missing
-      scores = group.teacher_scores or itertools.islice(of_teacher, len(rows))
+      scores = group.teacher_scores or [
+        *itertools.islice(of_teacher, len(rows))
+      ]
+      values = {"labels": group.labels, "teacher_scores": scores}
+      for name in model_inputs.TOKEN_FEATURES:
+        values[name] = [x for row in rows for x in getattr(row, name)]
+      # Zeros are missing documents.
       yield {
-        name: [value for row in rows for value in getattr(row, name)]
-        + missing * num_missing
-        for name in model_inputs.TOKEN_FEATURES
-      } | {
-        "labels": [*group.labels, *zeros],
-        "teacher_scores": [*scores, *zeros],
+        name: model_inputs.pad(values[name], math.prod(feature.shape))
+        for name, feature in features.items()
       }
 
   num_groups = tf_records.write_records(path, records(), features)

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from refused import refusal
 
 from bertlib.cli import option
 from bertlib.tasks.embeddings import embedding_inputs
@@ -27,6 +28,23 @@ def test_files_of_a_run_are_those_that_it_reads(tmp_path):
   names = ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv")
   found = data_files(do_train=True, eval_steps=5, **flags)
   assert found == ["train.tsv", *(f"{tmp_path}/{name}" for name in names)]
+
+
+def read_pairs(tmp_path, *rows):
+  """The dev set of a file with these pairs."""
+  path = tmp_path / "pairs.tsv"
+  path.write_text("\n".join(["x\ty", *rows]))
+  flags = {"do_eval": True, "dev_file": str(path), "text_columns": ["x", "y"]}
+  settings = option.make(EmbeddingSettings, **flags)
+  return embedding_inputs.read_data(settings).dev
+
+
+def test_a_pair_of_equal_texts_only_adds_to_the_corpus(tmp_path):
+  found = read_pairs(tmp_path, "a\ta", "b\tc").retrieval
+  assert [*found.queries.values()] == ["b"]
+  assert [text for _, text in found.corpus] == ["a", "c"]
+  message = refusal(read_pairs, tmp_path, "a\ta")
+  assert message.startswith("--dev_file: each pair has two equal texts")
 
 
 def test_what_only_earlier_versions_could_set_is_read_from_the_model(tmp_path):

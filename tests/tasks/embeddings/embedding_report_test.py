@@ -6,29 +6,30 @@ import pytest
 
 from bertlib.data import beir
 from bertlib.data.text_groups import Example
+from bertlib.reporting import search_report
 from bertlib.tasks.embeddings import embedding_evaluation
-from bertlib.tasks.embeddings import embedding_report as report
-from bertlib.tasks.embeddings.embedding_evaluation import Evaluation
-from bertlib.tasks.embeddings.embedding_inputs import DevSet
 
 pytestmark = pytest.mark.unit
 
 
-def rows_of(dev_set, evaluation):
+def rows_of(report):
   """Cells of the table of worst errors, and its heads."""
-  (section,) = report.sections(dev_set, evaluation)
+  (section,), _ = report
   heads, *rows = html_pages.rows_of(section.content)
   return heads, rows
 
 
-def rows_of_pairs(kind, name, values, cosines, **results):
+def rows_of_pairs(kind, name, values, cosines, threshold=None):
   """The same of pairs with these scores or labels, and cosines."""
   examples = [
     Example([f"a{i}", f"b{i}"], **{name: value})
     for i, value in enumerate(values)
   ]
-  evaluation = Evaluation(results, np.array(cosines, np.float32))
-  return rows_of(DevSet(kind, examples, None), evaluation)
+  gold = embedding_evaluation.gold_values(kind, examples)
+  cosines = np.array(cosines, np.float32)
+  return rows_of(
+    embedding_evaluation.report_pairs(examples, gold, cosines, threshold)
+  )
 
 
 def test_scored_pairs_are_listed_by_difference_of_ranks():
@@ -42,8 +43,8 @@ def test_scored_pairs_are_listed_by_difference_of_ranks():
 
 
 def test_pairs_on_the_wrong_side_of_the_threshold_are_listed():
-  cosines, found = [0.9, 0.1, 0.7, 0.8, 0.0], {"eval_accuracy_threshold": 0.4}
-  _, rows = rows_of_pairs("labeled_pairs", "label", "11100", cosines, **found)
+  cosines = [0.9, 0.1, 0.7, 0.8, 0.0]
+  _, rows = rows_of_pairs("labeled_pairs", "label", "11100", cosines, 0.4)
   found = [(row[0], row[-1].split()[0], float(row[2])) for row in rows]
   assert found == [("0", "a3", 0.4), ("1", "a1", 0.3)]
 
@@ -59,11 +60,15 @@ def search():
     "s": ["5", "6", "7"],
   }
   retrieval = beir.Retrieval(queries, corpus, relevance)
-  return DevSet("retrieval", (), retrieval), Evaluation({}, rankings=rankings)
+  return retrieval, rankings
+
+
+def report_of(retrieval, rankings):
+  return search_report.evaluate(retrieval, {"": rankings}).report()
 
 
 def test_queries_whose_answer_is_ranked_low_are_listed(search):
-  heads, rows = rows_of(*search)
+  heads, rows = rows_of(report_of(*search))
   assert heads == ["rank", "query", "found first", "right"]
   assert rows == [
     ["over 3", "query s", "text 5", "text 8"],
@@ -72,9 +77,9 @@ def test_queries_whose_answer_is_ranked_low_are_listed(search):
 
 
 def test_a_right_document_may_be_missing_in_the_corpus(search):
-  dev_set, evaluation = search
-  dev_set.retrieval.relevance["s"] = {"d99": 1}
-  assert rows_of(dev_set, evaluation)[1][0] == [
+  retrieval, rankings = search
+  retrieval.relevance["s"] = {"d99": 1}
+  assert rows_of(report_of(retrieval, rankings))[1][0] == [
     *("over 3", "query s", "text 5", "d99 (not in the corpus)")
   ]
 
@@ -84,9 +89,9 @@ def test_texts_whose_neighbor_has_another_label_are_listed():
   examples = [Example([f"text {i}"], label=labels[i]) for i in range(5)]
   vectors = np.float32([[1, 0], [0.6, 0.8], [0, 1], [0.1, 1], [1, 0]])
   evaluation = embedding_evaluation.evaluate_examples(
-    "labeled_texts", examples, vectors, np.arange(5)[:, np.newaxis], ()
+    "labeled_texts", examples, vectors, ()
   )
-  heads, rows = rows_of(DevSet("labeled_texts", examples, None), evaluation)
+  heads, rows = rows_of(evaluation.report())
   names = ["label", "label of neighbor", "cosine", "text", "nearest text"]
   assert heads == names
   # The last text is no error: no other text has its label.

@@ -6,9 +6,8 @@ import logging
 import numpy as np
 import pytest
 
-from bertlib.cli.errors import InputError
 from bertlib.data.text_groups import Example
-from bertlib.tasks.embeddings import embedding_inputs, hard_negatives
+from bertlib.tasks.embeddings import hard_negatives
 from bertlib.tasks.embeddings.settings import MiningSettings
 
 pytestmark = pytest.mark.unit
@@ -71,15 +70,16 @@ def mine(tmp_path, rows, names="q{}", **options):
   vectors = {f"q{i}": draw(4) for i in range(5)}
   vectors |= {f"d{i}": draw(4) for i in range(7)}
   examples = [Example([names.format(q), f"d{d}"]) for q, d in rows]
-  pairs = embedding_inputs.find_pairs("pairs.tsv", examples)
   path = tmp_path / "negatives.jsonl"
-  hard_negatives.write(
-    str(path),
-    pairs,
-    np.array([vectors[f"q{q[1:]}"] for q in pairs.queries], np.float32),
-    (vectors[text].astype(np.float32) for text in pairs.corpus),
-    MiningSettings(**options),
-  )
+
+  def encode(queries, corpus):
+    return (
+      np.array([vectors[f"q{q[1:]}"] for q in queries], np.float32),
+      (vectors[text].astype(np.float32) for text in corpus),
+    )
+
+  options = MiningSettings(**options)
+  hard_negatives.write(str(path), examples, encode, options)
   return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -122,8 +122,3 @@ def test_margin_of_a_negative_cosine_is_a_share_of_its_size():
     MiningSettings(mine_negatives=9, relative_margin=0.2),
   )
   assert [*found] == [3, 4]
-
-
-def test_rows_with_one_positive_alone_are_refused(tmp_path):
-  with pytest.raises(InputError, match="the same second text"):
-    mine(tmp_path, [(0, 1), (2, 1)], mine_negatives=1)

@@ -6,9 +6,10 @@ import reference_data
 import run_outputs
 from refused import refusal
 
+import run_reranker
 from bertlib.cli import option
-from bertlib.data import retrieval_scores
-from bertlib.tasks.ranking import rankings
+from bertlib.data import beir, retrieval_scores
+from bertlib.tasks.ranking import ranking_inputs
 from bertlib.tasks.ranking.settings import RankingSettings
 
 pytestmark = pytest.mark.unit
@@ -34,11 +35,12 @@ def test_figures_of_a_run_file_are_those_of_trec_eval(tmp_path):
     for document, score in scores.items()
   ]
   path = write(tmp_path, *lines)
-  found = rankings.read_run(path, GOLDEN["scores"])
+  found = ranking_inputs.read_run(path, GOLDEN["scores"])
   for query, expected in GOLDEN["metrics"].items():
     if any(grade > 0 for grade in GOLDEN["judgments"][query].values()):
       judged = {query: GOLDEN["judgments"][query]}
-      actual = retrieval_scores.evaluate(judged, found)
+      (row,) = retrieval_scores.evaluate_queries(judged, found)
+      actual = dict(zip(retrieval_scores.METRICS, row))
       assert actual == pytest.approx(expected, abs=1e-12)
 
 
@@ -54,12 +56,15 @@ def test_figures_of_a_run_file_are_those_of_trec_eval(tmp_path):
 )
 def test_a_bad_run_file_is_refused(tmp_path, lines, message):
   path = write(tmp_path, *lines)
-  assert refusal(rankings.read_run, path, QUERIES).startswith(path + message)
+  assert refusal(ranking_inputs.read_run, path, QUERIES).startswith(
+    path + message
+  )
 
 
 @pytest.fixture
 def search():
-  found = rankings.Search(QUERIES, CORPUS.items(), {"q": {"d1": 1}})
+  judged = beir.Retrieval(QUERIES, CORPUS.items(), {"q": {"d1": 1}})
+  found = ranking_inputs.Search(judged)
   return found.with_candidates({"q": ["d3", "d1", "d2"], "p": ["d0"]})
 
 
@@ -78,8 +83,8 @@ def test_equal_logits_keep_the_order_of_the_candidates(search):
 def test_scores_of_a_written_run_fall_strictly(tmp_path, search):
   path = str(tmp_path / "b.trec")
   logits = np.float32([0.1, 0.1, 0.1, 1 / 3])
-  rankings.write_run(path, search.ranked(logits))
-  found = rankings.read_run(path, QUERIES)
+  run_reranker.write_run(path, search.ranked(logits))
+  found = ranking_inputs.read_run(path, QUERIES)
   assert found == {"q": ["d3", "d1", "d2"], "p": ["d0"]}
   with open(path) as file:
     scores = [line.split()[4] for line in file]
@@ -87,8 +92,9 @@ def test_scores_of_a_written_run_fall_strictly(tmp_path, search):
 
 
 def test_candidates_without_a_right_document_are_a_warning(caplog):
-  found = rankings.Search(QUERIES, [("d0", ""), ("d1", "a")], {"q": {"d1": 1}})
-  found = found.with_candidates({"q": ["d0"]})
+  corpus = [("d0", ""), ("d1", "a")]
+  judged = beir.Retrieval(QUERIES, corpus, {"q": {"d1": 1}})
+  found = ranking_inputs.Search(judged).with_candidates({"q": ["d0"]})
   assert found.candidates == {"q": ["d0"], "p": ()}
   assert caplog.messages == [
     "1 of 2 queries have no right document among their candidates, such as"
@@ -103,7 +109,7 @@ def test_the_right_documents_of_a_table_come_last(tmp_path):
   settings = option.make(
     RankingSettings, dev_file=str(path), text_columns=["a", "b", "c"]
   )
-  found = rankings.of_table(settings, {})
+  found = ranking_inputs.search_of_table(settings, {})
   assert [*found.pairs()] == [
     ("who", "dan"),
     ("who", "ann"),

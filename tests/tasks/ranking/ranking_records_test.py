@@ -9,8 +9,8 @@ import tiny_reranker
 from bertlib.cli import option
 from bertlib.data import input_pipeline, model_inputs
 from bertlib.settings.long_texts import LongDocumentSettings
-from bertlib.tasks.ranking import ranking_examples, ranking_records
-from bertlib.tasks.ranking.ranking_examples import Group
+from bertlib.tasks.ranking import ranking_records
+from bertlib.tasks.ranking.ranking_records import Group
 from bertlib.tasks.ranking.settings import RankingSettings
 
 pytestmark = pytest.mark.unit
@@ -22,7 +22,7 @@ def read(path, loss, *columns, **flags):
   settings = option.make(
     RankingSettings, train_file=str(path), text_columns=columns, **flags
   )
-  found = ranking_examples.open_groups(settings, loss, {})
+  found = ranking_records.open_groups(settings, loss, {})
   groups = [*found]
   assert [*found] == groups and len(found) == len(groups)
   assert found.num_documents == max(len(g.documents) for g in groups)
