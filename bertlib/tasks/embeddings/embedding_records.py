@@ -70,7 +70,18 @@ def write_records(
         num_tokens.append(text.num_tokens + text.num_truncated_tokens)
         num_truncated_tokens.append(text.num_truncated_tokens)
       group += [missing] * (num_texts - len(group))
-      record = _features(group, max_seq_length)
+      record: dict[str, Any] = {
+        "input_ids": b"".join(
+          text.input_ids + bytes(max_seq_length - text.num_tokens)
+          for text in group
+        ),
+        "input_mask": b"".join(
+          (b"\1" * text.num_tokens).ljust(max_seq_length, b"\0")
+          for text in group
+        ),
+        "segment_ids": bytes(max_seq_length * num_texts),
+        "text_ids": [text.number for text in group],
+      }
       if "scores" in features:
         is_scored = example.score is not None
         record["scores"] = example.score if is_scored else int(example.label)
@@ -131,18 +142,3 @@ def _encode(
     ids = varints.encode(pair.input_ids[: pair.num_tokens])
     found[key] = _Text(number, ids, pair.num_tokens, pair.num_truncated_tokens)
   return found
-
-
-def _features(group: Sequence[_Text], max_seq_length: int) -> dict[str, Any]:
-  """Token features and `text_ids` of a group."""
-  padding = [bytes(max_seq_length - text.num_tokens) for text in group]
-  return {
-    "input_ids": b"".join(
-      text.input_ids + zeros for text, zeros in zip(group, padding)
-    ),
-    "input_mask": b"".join(
-      b"\1" * text.num_tokens + zeros for text, zeros in zip(group, padding)
-    ),
-    "segment_ids": bytes(max_seq_length * len(group)),
-    "text_ids": [text.number for text in group],
-  }
