@@ -5,6 +5,7 @@ import json
 import pytest
 import tiny_model
 import tiny_reranker
+from refused import refusal
 
 from bertlib.cli import option
 from bertlib.data import input_pipeline, model_inputs
@@ -63,6 +64,14 @@ def test_rows_with_labels_are_lists_where_the_loss_needs_them(
   path = tmp_path / "a.tsv"
   path.write_text(LABELED)
   assert read(path, loss, "q", "d", label_column="l") == expected
+
+
+@pytest.mark.parametrize("loss", ["bce", "listwise"])
+def test_one_column_of_texts_is_no_list(tmp_path, loss):
+  path = tmp_path / "a.tsv"
+  path.write_text(LABELED)
+  message = refusal(read, path, loss, "q")
+  assert message.startswith(f"--text_columns=q: {path} needs a query and its")
 
 
 def test_scores_are_labels_of_any_size_in_a_list(tmp_path):
