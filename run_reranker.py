@@ -21,6 +21,7 @@ else:  # A program that uses the Predictor.
 
 import functools
 import hashlib
+import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -325,6 +326,7 @@ def check_output(settings: RankingSettings) -> None:
       "*_predictions.*",
       "*_run.trec",
       "teacher_*.npy",
+      "candidates_*.json",
       "*_bad_rows.txt",
     ],
     [path for path, _ in ranking_inputs.data_files(settings)],
@@ -370,31 +372,41 @@ def train_reranker(
 
 
 def teacher_scores(run: Run, groups: Groups) -> np.ndarray:
-  """Logits of --teacher for the documents of all groups, float32 [documents].
-
-  They are kept by a hash of the model and the texts.
-  """
+  """Logits of --teacher for all documents of groups, float32 [documents]."""
   folder = run.settings.objective.teacher
-  description, checkpoint = Predictor.find_model(folder)
+  inputs = ((group.query, group.documents) for group in groups)
+  path = path_by_hash(run, "teacher_{}.npy", Predictor, folder, inputs)
+  if not files.exists(path):
+    logging.info("Scoring %d queries by %s", len(groups), folder)
+    pairs = (
+      (group.query, text) for group in groups for text in group.documents
+    )
+    with Predictor(folder) as model:
+      scores = model.logits(pairs)
+    with files.atomic_write(path, "wb") as file:
+      np.lib.format.write_array(file, scores)
+  logging.info("Scores of %s are those in %s", folder, path)
+  with files.open_any(path, "rb") as file:
+    return np.lib.format.read_array(file)
+
+
+def path_by_hash(
+  run: Run,
+  name: str,  # with {} for the hash
+  model: type[predictor.LoadedModel],
+  folder: str,
+  inputs: Iterable[Any],
+) -> str:
+  """Path of the file that keeps what the model of a folder makes of inputs."""
+  description, checkpoint = model.find_model(folder)
   key = hashlib.sha256(json_files.dumps(description).encode())
   for path in files.checkpoint_files(checkpoint):
     with files.open_any(path, "rb") as file:
       while part := file.read(2**20):
         key.update(part)
-  for group in groups:
-    key.update(repr((group.query, group.documents)).encode())
-  path = run.path(f"teacher_{key.hexdigest()[:16]}.npy")
-  if files.exists(path):
-    logging.info("Scores of %s are those in %s", folder, path)
-    with files.open_any(path, "rb") as file:
-      return np.lib.format.read_array(file)
-  logging.info("Scoring %d queries by %s", len(groups), folder)
-  pairs = ((group.query, text) for group in groups for text in group.documents)
-  with Predictor(folder) as model:
-    scores = model.logits(pairs)
-  with files.atomic_write(path, "wb") as file:
-    np.lib.format.write_array(file, scores)
-  return scores
+  for value in inputs:
+    key.update(repr(value).encode())
+  return run.path(name.format(key.hexdigest()[:16]))
 
 
 # Evaluation and prediction
@@ -405,7 +417,7 @@ def write_search(
 ) -> WrittenSearch:
   """Writes the records of pairs to rank; finds candidates without a run."""
   if not search.candidates:
-    found = find_candidates(run.settings, search.retrieval)
+    found = find_candidates(run, search.retrieval)
     search = search.with_candidates(found)
   ranking_records.warn_of_long(
     search.retrieval.queries.values(),
@@ -415,24 +427,30 @@ def write_search(
   return search, write_pairs(run, name, search.pairs(), batch_size)
 
 
-def find_candidates(
-  settings: RankingSettings, retrieval: Retrieval
-) -> dict[str, Sequence[str]]:
-  """Candidates by the encoder of --candidates."""
-  queries, document_ids = retrieval.queries, []
+def find_candidates(run: Run, retrieval: Retrieval) -> dict[str, Sequence[str]]:
+  """Candidates by the encoder of --candidates, which are kept."""
+  folder, k = run.settings.candidates, run.settings.top_k
+  queries, encoder = retrieval.queries, run_embeddings.Predictor
+  inputs = itertools.chain([k], queries.items(), retrieval.corpus)
+  path = path_by_hash(run, "candidates_{}.json", encoder, folder, inputs)
+  if not files.exists(path):
+    document_ids = []
 
-  def vectors_of_corpus():
-    for block in batch_predictor.blocks(retrieval.corpus, _NUM_DOCUMENTS):
-      ids, texts = zip(*block)
-      document_ids.extend(ids)
-      yield from model.encode(texts, model.spec.passage_prompt)
+    def vectors_of_corpus():
+      for block in batch_predictor.blocks(retrieval.corpus, _NUM_DOCUMENTS):
+        ids, texts = zip(*block)
+        document_ids.extend(ids)
+        yield from model.encode(texts, model.spec.passage_prompt)
 
-  with run_embeddings.Predictor(settings.candidates) as model:
-    vectors = model.encode(queries.values(), model.spec.query_prompt)
-    (ranked,) = nearest_neighbors.rank(
-      queries, vectors, document_ids, vectors_of_corpus(), settings.top_k
-    )
-  return {query: ids for query, ids, _ in ranked}
+    with encoder(folder) as model:
+      vectors = model.encode(queries.values(), model.spec.query_prompt)
+      (ranked,) = nearest_neighbors.rank(
+        queries, vectors, document_ids, vectors_of_corpus(), k
+      )
+    with files.atomic_write(path) as file:
+      file.write(json_files.dumps({query: ids for query, ids, _ in ranked}))
+  logging.info("Candidates of %s are those in %s", folder, path)
+  return json_files.read(path)
 
 
 def write_pairs(

@@ -74,14 +74,19 @@ def test_an_encoder_finds_candidates_of_a_folder(place, trained, tmp_path):
   )
   shutil.copytree(place / "beir", tmp_path / "beir")
   (tmp_path / "beir" / "qrels" / "test.tsv").unlink()
-  rerank(
+  arguments = [
     f"--init_checkpoint={trained.folder}",
     f"--output_dir={tmp_path / 'out'}",
     "--do_predict",
     f"--predict_file={tmp_path / 'beir'}",
     f"--candidates={tmp_path / 'encoder'}",
     "--top_k=3",
-  )
+  ]
+  rerank(*arguments)
+  (kept,) = (tmp_path / "out").glob("candidates_*.json")
+  written = kept.stat().st_mtime_ns
+  rerank(*arguments)
+  assert kept.stat().st_mtime_ns == written  # nothing is searched again
   found = read_jsonl(tmp_path / "out" / "beir_predictions.jsonl")
   assert [row["query"] for row in found] == [row[0] for row in LISTS]
   for row in found:
