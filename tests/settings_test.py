@@ -42,21 +42,15 @@ def test_every_number_has_a_range(settings):
       assert flag.within is not None, name
 
 
-@pytest.mark.parametrize(
-  "flag",
-  [
-    pytest.param(flag, id=f"{settings.__name__}-{name}")
-    for settings in SETTINGS
-    for name, flag in option.declarations(settings)
-    if flag.within is not None
-  ],
-)
-def test_a_range_has_the_default_and_neither_nan_nor_infinity(flag):
-  values = flag.default if isinstance(flag.default, list) else [flag.default]
-  for value in values:
-    assert value is None or float(value) in flag.within
-  for value in (math.nan, math.inf, -math.inf, None):
-    assert value not in flag.within
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_a_range_has_the_default_and_neither_nan_nor_infinity(settings):
+  for name, flag in option.declarations(settings):
+    if flag.within is not None:
+      default = flag.default
+      for value in default if isinstance(default, list) else [default]:
+        assert value is None or float(value) in flag.within, name
+      for value in (math.nan, math.inf, -math.inf, None):
+        assert value not in flag.within, name
 
 
 def values_of(settings, *arguments, required=False):
@@ -198,8 +192,30 @@ DECLARES = {
 @pytest.mark.parametrize(
   ("flag", "good", "bad"),
   [
-    ("train_batch_size", ["1", "4096"], ["99999999999"]),
+    ("train_batch_size", ["1", "4096"], ["0", "99999999999"]),
+    *(
+      (flag, ["1"], ["0"])
+      for flag in (
+        *("predict_batch_size", "eval_batch_size", "save_checkpoints_steps"),
+        *("keep_checkpoint_max", "eval_steps", "doc_stride", "dupe_factor"),
+        *("max_query_length", "n_best_size", "max_answer_length", "top_k"),
+        *("max_predictions_per_seq", "max_eval_steps", "projection_dim"),
+      )
+    ),
     ("learning_rate", ["0", "5e-5"], ["-1e-9", "nan", "inf"]),
+    ("num_train_epochs", ["0", "0.5"], ["-1", "nan", "inf"]),
+    ("num_train_steps", ["0"], ["-1"]),
+    ("num_warmup_steps", ["0"], ["-5"]),
+    ("freeze_layers", ["0"], ["-1"]),
+    ("layer_decay", ["0", "1"], ["1.1"]),
+    ("masked_lm_prob", ["0", "1"], ["-0.1", "1.1", "nan"]),
+    ("short_seq_prob", ["0", "1"], ["-0.1"]),
+    ("weight_decay", ["0"], ["-0.01"]),
+    ("clip_norm", ["0"], ["nan"]),
+    ("temperature", ["0.1"], ["0"]),
+    ("margin", ["0"], ["-1"]),
+    ("max_score", ["5"], ["0", "inf"]),
+    ("token_budget", ["1"], ["9" * 31]),
     ("warmup_proportion", ["0", "0.1", "1"], ["-0.1", "1.01", "nan"]),
     ("beta_2", ["0", "0.999"], ["1", "-0.5"]),
     ("epsilon", ["1e-12"], ["0", "-1e-6"]),
@@ -207,6 +223,7 @@ DECLARES = {
     ("seeds", ["0", "2"], ["-2"]),
     ("seed", ["0", "-1"], ["2147483648"]),
     ("word_column", ["1", "-1"], ["0"]),
+    ("tag_column", ["1", "-1"], ["0"]),
     ("na-prob-thresh", ["1", "-2"], ["nan"]),
     ("memory_gb", ["0.5"], ["0", "-1"]),
     ("num_shards", ["0", "99999"], ["-1", "100000"]),

@@ -61,11 +61,8 @@ USE = "--output_dir={case}/trained --nodo_train --do_predict"
 CHECKPOINTS = [
   of_checkpoint(name, "run_classifier", INIT, checkpoint(**damage))
   for name, damage in {
-    "data flipped at the start": {"data": flip(0)},
-    "data flipped in the middle": {"data": flip(4000)},
     "data flipped at the end": {"data": flip(-64)},
     "data truncated": {"data": lambda content: content[:-5]},
-    "data empty": {"data": lambda content: b""},
     "index flipped": {"index": flip(100)},
     "index truncated": {"index": lambda content: content[:-20]},
     "index empty": {"index": lambda content: b""},
@@ -76,9 +73,6 @@ CHECKPOINTS += [
     f"{script}, data flipped", script, arguments, checkpoint(data=flip(4000))
   )
   for script, arguments in (
-    ("run_squad", INIT),
-    ("run_ner", INIT),
-    ("run_pretraining", INIT),
     ("extract_features", INIT),
     (
       "export_model",
@@ -90,18 +84,11 @@ CHECKPOINTS += [
 ]
 CHECKPOINTS += [
   of_checkpoint(
-    f"{script} evaluates a folder whose only checkpoint is corrupt",
-    script,
+    "run_classifier evaluates a folder whose only checkpoint is corrupt",
+    "run_classifier",
     USE,
-    trained(source, data=flip(900)),
-  )
-  for script, source in (
-    ("run_classifier", "trained"),
-    ("run_squad", "trained_squad"),
-    ("run_ner", "trained_ner"),
-  )
-]
-CHECKPOINTS += [
+    trained("trained", data=flip(900)),
+  ),
   of_checkpoint(
     "one of several to average",
     "convert_checkpoint",
@@ -169,16 +156,12 @@ _BAD_RECORDS = {
   "id 99999": {"input_ids": [2, 99999] + [0] * 14},
   "id -1": {"input_ids": [2, -1] + [0] * 14},
   "id beyond 32 bits": {"input_ids": [2, 2**32 + 5] + [0] * 14},
-  "id of padding": {"input_ids": [2, 5, 3] + [0] * 12 + [99]},
   "mask 2": {"input_mask": [2] * 16},
   "segment 7": {"segment_ids": [7] * 16},
-  "segment -1": {"segment_ids": [0, -1] + [0] * 14},
   "masked position 200": {"masked_lm_positions": [200, 0, 0, 0]},
-  "masked position -1": {"masked_lm_positions": [-1, 0, 0, 0]},
   "masked id": {"masked_lm_ids": [500, 0, 0, 0]},
   "weight NaN": {"masked_lm_weights": [float("nan")] * 4},
   "next_sentence_label 3": {"next_sentence_labels": [3]},
-  "next_sentence_label -1": {"next_sentence_labels": [-1]},
   "another length": {"input_ids": [2, 5, 3]},
 }
 RECORDS = [
@@ -186,18 +169,13 @@ RECORDS = [
     of_records(name, records(**changed))
     for name, changed in _BAD_RECORDS.items()
   ),
-  *(
-    of_records(
-      f"{name} in evaluation",
-      records(**_BAD_RECORDS[name]),
-      "--nodo_train --do_eval --output_dir={world}/trained_pretraining",
-    )
-    for name in ("id 99999", "segment 7", "next_sentence_label 3")
+  of_records(
+    "segment 7 in evaluation",
+    records(**_BAD_RECORDS["segment 7"]),
+    "--nodo_train --do_eval --output_dir={world}/trained_pretraining",
   ),
-  *(
-    of_records(f"byte {place} flipped", flip(place)(records()))
-    for place in (3, 40, 300, -3)
-  ),
+  of_records("byte 3 flipped", flip(3)(records())),
+  of_records("byte 300 flipped", flip(300)(records())),
   of_records(
     "a record that is no example",
     wrong_input_world.records(example(), b"\xff\x00 no"),
@@ -247,7 +225,6 @@ OWN_FILES += [
     trained("trained", text),
   )
   for name, text in {
-    "truncated": description()[:-3],
     "lacks labels": description(labels=...),
     "lacks max_seq_length": description(max_seq_length=...),
   }.items()

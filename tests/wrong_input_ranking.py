@@ -38,7 +38,6 @@ _TEACHER = _LISTS + " --teacher_scores_column=t"
 _JSON = '{"a": "x", "b": "y", "c": ["z"], "t": %s}\n'
 _TEXTS = [
   texts("a list without a negative", "a\tb\tc\nx\ty\tz\nv\tw\t\n", _LISTS),
-  texts("pairs without negatives", "a\tb\nx\ty\n", "--text_columns=a,b"),
   texts(
     "positives alone", "a\tb\nx\ty\n", "--text_columns=a,b --loss=bce"
   ),
@@ -50,13 +49,10 @@ _TEXTS = [
   ),
   texts("a list without a positive", "a\tb\ts\nx\ty\t0\nx\tz\t0\n",
         _LABELED + " --loss=listwise"),
-  texts("a score that is NaN", "a\tb\ts\nx\ty\tnan\n", _SCORED),
   texts("a score above 1", "a\tb\ts\nx\ty\t2\n", _SCORED),
   texts("a score below 0", "a\tb\ts\nx\ty\t-1\n", _SCORED + " --loss=listwise"),
   texts("too few scores", _JSON % "[1]", _TEACHER, "train.jsonl"),
   texts("a teacher's NaN", _JSON % "[1, NaN]", _TEACHER, "train.jsonl"),
-  texts("a teacher's word", _JSON % '"high"', _TEACHER, "train.jsonl"),
-  texts("an empty document", "a\tb\tc\nx\t\tz\n", _LISTS),
   texts("one text", "a\nx\n", "--text_columns=a"),
   texts(
     "pairs with two labels",
@@ -73,7 +69,6 @@ _RUNS = [
   run_file("an unknown query", _LINE.replace("q0", "q9")),
   run_file("an unknown document", _LINE.replace("d0", "d9")),
   run_file("a document twice", _LINE * 2),
-  run_file("a run with NaN", _LINE.replace("2.5", "nan")),
   run_file("an empty run", ""),
   run_file(
     "queries without a right document",
@@ -91,7 +86,6 @@ _OTHERS = named(
   "ranking",
   "run_reranker",
   """
-no training set: --train_file=
 no candidates: EVALUATE --dev_file={world}/beir
 candidates of a table:
   EVALUATE --dev_file={world}/lists.tsv --candidates={world}/trained_embeddings
@@ -100,10 +94,8 @@ candidates of a classifier:
 no judgments to train on: --train_file={world}/beir
 two teachers: --teacher={world}/trained_reranker --teacher_scores_column=t
 margins without a teacher: --loss=margin_mse
-a teacher that is not used: --loss=bce --teacher={world}/trained_reranker
 a teacher of another task: --teacher={world}/trained_embeddings
 a folder of labels: --output_dir={world}/trained
-texts to rank that are missing: EVALUATE --do_predict
 """,
   EVALUATE=_EVALUATE,
 )
