@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import graphlib
 import re
 from pathlib import Path
 
@@ -118,7 +119,6 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 IMPORTS = (ast.Import, ast.ImportFrom)
 
 pytestmark = pytest.mark.unit
-each_module = pytest.mark.parametrize("module", MODULES)
 
 
 @functools.cache
@@ -170,31 +170,27 @@ def test_the_diagram_for_contributors_has_the_order():
   assert [*reversed(drawn)] == [*ORDER]
 
 
-@each_module
-def test_modules_import_only_modules_of_lower_rank(module):
-  assert not {n for n in own_imports_of(module) if rank(n) > rank(module)}
+def test_modules_import_only_modules_of_lower_rank():
+  for module in MODULES:
+    higher = {n for n in own_imports_of(module) if rank(n) > rank(module)}
+    assert not higher, module
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_libraries_of_the_original_import_no_module_of_this_project(library):
-  assert not own_imports_of(library)
+def test_libraries_of_the_original_import_no_module_of_this_project():
+  assert not any(map(own_imports_of, LIBRARIES))
 
 
-@each_module
-def test_imports_have_no_cycles(module):
-  reached, ahead = set(), [module]
-  while ahead:
-    new = own_imports_of(ahead.pop()) - reached
-    reached |= new
-    ahead += new
-  assert module not in reached
+def test_imports_have_no_cycles():
+  imports = {module: own_imports_of(module) for module in MODULES}
+  # Raises an error if there is one.
+  list(graphlib.TopologicalSorter(imports).static_order())
 
 
-@each_module
-def test_modules_of_the_project_are_imported_at_the_top(module):
-  nodes = ast.walk(parse(module))
-  hidden = [own_modules_of(n) for n in nodes if isinstance(n, FUNCTIONS)]
-  assert not any(hidden)
+def test_modules_of_the_project_are_imported_at_the_top():
+  for module in MODULES:
+    nodes = ast.walk(parse(module))
+    hidden = [own_modules_of(n) for n in nodes if isinstance(n, FUNCTIONS)]
+    assert not any(hidden), module
 
 
 def bound_names(nodes):
@@ -240,33 +236,33 @@ def missing_names(node, modules):
     yield from missing_names(child, modules)
 
 
-@each_module
-def test_names_of_other_modules_exist(module):
-  modules = {
-    alias.asname or alias.name: name
-    for node in ast.walk(parse(module))
-    if isinstance(node, IMPORTS)
-    for alias in node.names
-    for name in (alias.name, f"{getattr(node, 'module', None)}.{alias.name}")
-    if name in MODULES
-  }
+def test_names_of_other_modules_exist():
   special = {"__doc__", "__file__", "__name__"}
-  missing = missing_names(parse(module), modules)
-  assert not [n for n in missing if n.rpartition(".")[2] not in special]
+  for module in MODULES:
+    modules = {
+      alias.asname or alias.name: name
+      for node in ast.walk(parse(module))
+      if isinstance(node, IMPORTS)
+      for alias in node.names
+      for name in (alias.name, f"{getattr(node, 'module', None)}.{alias.name}")
+      if name in MODULES
+    }
+    missing = {*missing_names(parse(module), modules)}
+    missing = {n for n in missing if n.rpartition(".")[2] not in special}
+    assert not missing, module
 
 
-@each_module
-def test_only_the_tokenizer_of_wordpiece_and_its_writers_know_its_marks(module):
-  if module not in KNOWS_WORDPIECE:
+def test_only_the_tokenizer_of_wordpiece_and_its_writers_know_its_marks():
+  for module in MODULES.keys() - {*KNOWS_WORDPIECE}:
     nodes = ast.walk(parse(module))
     values = [str(n.value) for n in nodes if isinstance(n, ast.Constant)]
-    assert not [*filter(WORDPIECE_MARK.fullmatch, values)]
+    assert not [*filter(WORDPIECE_MARK.fullmatch, values)], module
 
 
-@each_module
-def test_modules_are_not_too_long(module):
-  num_lines = len(MODULES[module].read_text(encoding="utf-8").splitlines())
-  assert num_lines <= MAX_LINES.get(module, 1000)
+def test_modules_are_not_too_long():
+  for module, path in MODULES.items():
+    num_lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert num_lines <= MAX_LINES.get(module, 1000), module
 
 
 def flag_reads(node, function=None):
@@ -282,53 +278,48 @@ def flag_reads(node, function=None):
     yield from flag_reads(child, function)
 
 
-@each_module
-def test_flags_are_read_only_by_main_and_settings(module):
-  if module not in PARSES_FLAGS and not module.startswith("bertlib.settings."):
-    assert not [*flag_reads(parse(module))]
+def test_flags_are_read_only_by_main_and_settings():
+  for module in MODULES.keys() - {*PARSES_FLAGS}:
+    if not module.startswith("bertlib.settings."):
+      assert not [*flag_reads(parse(module))], module
 
 
-@each_module
-def test_importing_a_module_does_not_define_flags(module):
-  calls = [
-    ast.unparse(node.func)
-    for statement in parse(module).body
-    if isinstance(statement, ast.Expr)
-    for node in ast.walk(statement)
-    if isinstance(node, ast.Call)
-  ]
-  assert not [name for name in calls if "DEFINE" in name or "define" in name]
+def test_importing_a_module_does_not_define_flags():
+  for module in MODULES:
+    calls = [
+      ast.unparse(node.func)
+      for statement in parse(module).body
+      if isinstance(statement, ast.Expr)
+      for node in ast.walk(statement)
+      if isinstance(node, ast.Call)
+    ]
+    assert not [name for name in calls if "define" in name.lower()], module
 
 
-@each_module
-def test_only_one_module_recognizes_remote_paths(module):
-  texts = [
-    node.value
-    for node in ast.walk(parse(module))
-    if isinstance(node, ast.Constant) and isinstance(node.value, str)
-  ]
-  assert "://" not in texts or module in KNOWS_SCHEMES
+def test_only_one_module_recognizes_remote_paths():
+  for module in MODULES.keys() - {*KNOWS_SCHEMES}:
+    nodes = ast.walk(parse(module))
+    values = [n.value for n in nodes if isinstance(n, ast.Constant)]
+    assert "://" not in values, module
 
 
-@each_module
-def test_json_is_written_by_one_module(module):
-  nodes = [*ast.walk(parse(module))]
-  names = {
-    name
-    for node in nodes
-    for name in (getattr(node, "attr", None), getattr(node, "name", None))
-  }
-  dumps = [
-    node
-    for node in nodes
-    if isinstance(node, ast.Attribute)
-    and node.attr in ("dump", "dumps")
-    and getattr(node.value, "id", None) == "json"
-  ]
-  # Others may show JSON in a message.
-  assert (
-    not dumps or "atomic_write" not in names or module == "bertlib.io.files"
-  )
+def test_json_is_written_by_one_module():
+  for module in MODULES.keys() - {"bertlib.io.files"}:
+    nodes = [*ast.walk(parse(module))]
+    names = {
+      name
+      for node in nodes
+      for name in (getattr(node, "attr", None), getattr(node, "name", None))
+    }
+    dumps = [
+      node
+      for node in nodes
+      if isinstance(node, ast.Attribute)
+      and node.attr in ("dump", "dumps")
+      and getattr(node.value, "id", None) == "json"
+    ]
+    # Others may show JSON in a message.
+    assert not dumps or "atomic_write" not in names, module
 
 
 @pytest.mark.process
@@ -399,10 +390,7 @@ def shared_draws(path):
   return generators & used
 
 
-TEST_FILES = sorted(ROOT.glob("tests/**/*.py"))
-
-
-@pytest.mark.parametrize("path", TEST_FILES, ids=lambda path: path.name)
-def test_tests_do_not_share_a_generator(path):
+def test_tests_do_not_share_a_generator():
   """Else the numbers of a test depend on the tests before it."""
-  assert not shared_draws(path)
+  for path in ROOT.glob("tests/**/*.py"):
+    assert not shared_draws(path), path
