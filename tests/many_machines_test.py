@@ -22,11 +22,10 @@ import sys
 import commands
 import numpy as np
 import pandas as pd
+import predict_test
 import pytest
-import signatures_test
 import wheel_test
 
-import export_model
 from bertlib.export import OnnxModel
 
 pytest.importorskip("onnx", reason="pip install -e .[onnx]")
@@ -119,14 +118,11 @@ def python_of(engine):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made(once, tmp_path_factory):
   """A folder with a model and with the programs, where the page has them."""
   folder = tmp_path_factory.mktemp("page")
-  description = signatures_test.MODELS["classification"]
-  model_dir = signatures_test.make_model(folder / "model", **description)
-  with commands.in_process(export_model) as main:
-    flags = f"--model_dir={model_dir}", f"--export_dir={folder / MODEL}"
-    main(*flags, "--format=onnx")
+  model = predict_test.exported(once, "single", folder / "model")
+  shutil.copytree(model / "exported", folder / MODEL)
   run("bash", "-c", MAKE_ZIP.replace("output", str(folder / "output")))
   (folder / "output" / "onnx_worker.py").write_text(WORKER)
   for engine, code in PROGRAMS.items():
@@ -193,6 +189,7 @@ def test_workers_of_beam_load_once(predict, made):
   assert notes["load"] <= 2 < notes["batch"]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_of_beam_ends_the_run(predict, tmp_path):
   with pytest.raises(AssertionError, match="Channel closed prematurely"):
     predict("beam", TEXTS, kill=1)

@@ -7,10 +7,9 @@ from pathlib import Path
 import commands
 import embedder_test
 import numpy as np
+import predict_test
 import pytest
-import signatures_test
 
-import export_model
 from bertlib.export import OnnxModel
 
 pytest.importorskip("onnx", reason="pip install -e .[onnx]")
@@ -22,24 +21,16 @@ PAGE = Path(commands.ROOT) / "docs" / "how_to" / "other_libraries.md"
 TEXTS = ["the cat sat", "is it good? (bad, good)", "the dog ran home"]
 
 
-def export(folder, model_dir):
-  with commands.in_process(export_model) as main:
-    main(f"--model_dir={model_dir}", f"--export_dir={folder}", "--format=onnx")
-  return str(folder)
-
-
 @pytest.fixture(scope="module")
-def vectors(tmp_path_factory):
+def vectors(once, tmp_path_factory):
   place = tmp_path_factory.mktemp("vectors")
-  return export(place / "onnx", embedder_test.make_model(place / "model"))
+  return str(predict_test.exported(once, "embeddings", place) / "exported")
 
 
 @pytest.fixture(scope="module")
-def classifier(tmp_path_factory):
+def classifier(once, tmp_path_factory):
   place = tmp_path_factory.mktemp("classifier")
-  description = signatures_test.MODELS["classification"]
-  model_dir = signatures_test.make_model(place / "model", **description)
-  return export(place / "onnx", model_dir)
+  return str(predict_test.exported(once, "single", place) / "exported")
 
 
 def run_block(heading, folder):
