@@ -46,6 +46,7 @@ from bertlib.tasks.pretraining import (
   dynamic_masking,
   fill_mask,
   masking,
+  objectives,
   pretraining_inputs,
   pretraining_instances,
 )
@@ -168,25 +169,6 @@ def test_tensorboard_has_training_and_evaluation(trained):
   results = run_outputs.read_numbers(trained.folder / "eval_results.txt")
   for name in METRICS:
     assert of_evaluation[name][60] == pytest.approx(results[name])
-
-
-def evaluated_run(place):
-  """Flags of a run with three evaluations."""
-  held_out = place / "held_out.tfrecord"
-  return {"eval_input_file": held_out, "num_train_steps": 30, "eval_steps": 10}
-
-
-@pytest.mark.train
-def test_the_weights_with_the_lowest_loss_are_kept(place, tmp_path):
-  changed = evaluated_run(place) | {"output_dir": tmp_path}
-  pretrain(place, "--do_train", "--do_eval", **changed)
-  rows = read_jsonl(tmp_path / "dev_scores.jsonl")
-  assert [row["step"] for row in rows] == [10, 20, 30]
-  best = min(rows, key=lambda row: row["masked_lm_loss"])
-  results = run_outputs.read_numbers(tmp_path / "eval_results.txt")
-  assert results["global_step"] == best["step"]
-  assert results["masked_lm_loss"] == pytest.approx(best["masked_lm_loss"])
-  assert "<b>dev masked_lm_loss</b>" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.process
@@ -839,66 +821,81 @@ def all_of(word, label):
 
 @pytest.mark.train
 def test_next_sentence_prediction_alone_needs_no_masks(place, tmp_path):
-  """Records without masked tokens train as those that have some."""
   rows = [all_of("cat", 0), all_of("dog", 1)] * 8
   without = {n: f for n, f in LAYOUT.items() if not n.startswith("masked_lm")}
+  tf_records.write_records(str(tmp_path / "records"), rows, without)
   (tmp_path / "lines").write_text("cat cat ||| cat\ndog dog ||| dog\n")
-  after = ["--do_eval", "--do_predict"]
-  for name, layout, actions in (("a", without, after), ("b", LAYOUT, [])):
-    path = str(tmp_path / f"{name}.tfrecord")
-    tf_records.write_records(path, rows, layout)
-    changed = {"vocab_file": place / "vocab.txt", "eval_batch_size": 16}
-    if actions:
-      changed |= {"predict_file": tmp_path / "lines"}
-    changed |= {"objective": "nsp", "input_file": path}
-    pretrain(
-      place, "--do_train", *actions, output_dir=tmp_path / name, **changed
-    )
-  run_outputs.assert_same_variables(tmp_path / "a", tmp_path / "b")
-  weights = run_outputs.read_variables(tmp_path / "a")
+  output_dir = tmp_path / "out"
+  pretrain(
+    place,
+    *("--do_train", "--do_eval", "--do_predict"),
+    predict_file=tmp_path / "lines",
+    vocab_file=place / "vocab.txt",
+    input_file=tmp_path / "records",
+    eval_batch_size=16,
+    objective="nsp",
+    output_dir=output_dir,
+  )
+  weights = run_outputs.read_variables(output_dir)
   assert not [name for name in weights if "cls/predictions" in name]
-  results = run_outputs.read_numbers(tmp_path / "a" / "eval_results.txt")
+  results = run_outputs.read_numbers(output_dir / "eval_results.txt")
   scores = {"next_sentence_accuracy", "next_sentence_loss"}
   assert set(results) == {"global_step", "loss", *scores}
   assert results["next_sentence_accuracy"] == 1
-  lines = read_jsonl(tmp_path / "a" / "predictions.jsonl")
+  lines = read_jsonl(output_dir / "predictions.jsonl")
   assert [set(line) for line in lines] == [{"text", "is_next_probability"}] * 2
   assert [line["is_next_probability"] > 0.5 for line in lines] == [True, False]
-  export = (
-    f"--model_dir={tmp_path / 'a'}",
-    f"--export_dir={tmp_path / 'export'}",
-  )
+  export = f"--model_dir={output_dir}", f"--export_dir={tmp_path / 'export'}"
   assert "has no masked LM" in commands.fail("export_model.py", *export)
 
 
-@pytest.mark.train
-def test_new_masks_need_only_tokens(place, tmp_path):
-  """Records of tokens alone train as those whose masks are replaced."""
+@pytest.fixture
+def of_tokens(tmp_path):
+  """A file of records of tokens alone, and one with masks to replace."""
   rng = np.random.default_rng(0)
   pairs = [random_example(rng) for _ in range(20)]
   alone = {n: f for n, f in LAYOUT.items() if n.startswith(("input", "seg"))}
   rows = [row | {"input_ids": ids} for ids, row in pairs]
-  tf_records.write_records(str(tmp_path / "a.tfrecord"), rows, alone)
+  tf_records.write_records(str(tmp_path / "alone"), rows, alone)
   rows = [row for _, row in pairs]
-  tf_records.write_records(str(tmp_path / "b.tfrecord"), rows, LAYOUT)
+  tf_records.write_records(str(tmp_path / "masked"), rows, LAYOUT)
+  return tmp_path / "alone", tmp_path / "masked"
+
+
+def test_new_masks_need_only_tokens(of_tokens):
+  found, expected = (
+    run_pretraining.input_fn_builder(
+      [str(path)],
+      *SIZES,
+      is_training=True,
+      masking=dynamic_masking.Masking(TOKENIZER),
+      num_records=20,
+      objective=objectives.MLM,
+    )({"batch_size": 20})
+    for path in of_tokens
+  )
+  for batches in zip(
+    *(each.take(2).as_numpy_iterator() for each in (found, expected))
+  ):
+    run_outputs.assert_same_bits(*batches)
+
+
+@pytest.mark.train
+def test_records_of_tokens_are_for_training_on_new_masks(
+  place, of_tokens, tmp_path
+):
+  input_file, _ = of_tokens
   changed = {"objective": "mlm", "vocab_file": place / "vocab.txt"}
-  for name in "ab":
-    changed["input_file"] = tmp_path / f"{name}.tfrecord"
-    done = pretrain(
-      place,
-      *("--do_train", "--remask", "--masked_lm_prob=0.5"),
-      num_train_steps=9,
-      output_dir=tmp_path / name,
-      **changed,
-    )
-    # No record has more than 21 tokens; 5 of at most 24 * 0.5 are masked.
-    assert "--max_predictions_per_seq=5: cuts off" in done.stderr
-    assert "Give 12, both" in done.stderr
-  run_outputs.assert_same_variables(tmp_path / "a", tmp_path / "b")
-  changed["input_file"] = tmp_path / "a.tfrecord"
+  changed |= {"input_file": input_file, "output_dir": tmp_path / "out"}
+  train = "--do_train", "--remask", "--masked_lm_prob=0.5"
+  done = pretrain(place, *train, num_train_steps=9, **changed)
+  # No record has more than 21 tokens; 5 of at most 24 * 0.5 are masked.
+  assert "--max_predictions_per_seq=5: cuts off" in done.stderr
+  assert "Give 12, both" in done.stderr
   for actions in (["--do_train"], ["--do_train", "--remask", "--do_eval"]):
-    words = refuse(place, *actions, output_dir=tmp_path / "c", **changed)
-    assert "its records have no masked_lm_ids" in words
+    assert "its records have no masked_lm_ids" in refuse(
+      place, *actions, **(changed | {"output_dir": tmp_path / "other"})
+    )
 
 
 @pytest.mark.unit

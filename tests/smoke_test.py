@@ -8,12 +8,9 @@ import importlib
 from pathlib import Path
 
 import commands
-import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import wrong_input_world
-
-from bertlib.exchange import rewrite
 
 pytestmark = [pytest.mark.train, pytest.mark.smoke]
 
@@ -70,26 +67,10 @@ def test_one_step_is_trained_and_the_model_is_used(
   assert tf.train.latest_checkpoint(folder).endswith("model.ckpt-1")
 
 
-def test_killed_run_resumes_and_ends_with_the_same_weights(run):
-  four_steps = ["--num_train_steps=4", "--save_checkpoints_steps=2"]
-  folder = run("run_pretraining", *four_steps)
-  expected = rewrite.read_weights(str(folder / "model.ckpt-4"))
-  for path in folder.glob("model.ckpt-4.*"):
-    path.unlink()
-  (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2"\n')
-  run("run_pretraining", *four_steps)
-  found = rewrite.read_weights(str(folder / "model.ckpt-4"))
-  assert found.keys() == expected.keys()
-  for name, weights in expected.items():
-    np.testing.assert_array_equal(found[name], weights, err_msg=name)
-
-
+# Quick tests of the other commands run them.
 @pytest.mark.parametrize(
   "script, written",
   [
-    ("create_vocab", ".txt"),
-    ("create_pretraining_data", "/records.tfrecord"),
-    ("extract_features", ".jsonl"),
     ("export_model", "/saved_model.pb"),
     ("convert_checkpoint", "/model.safetensors"),
   ],
@@ -97,8 +78,3 @@ def test_killed_run_resumes_and_ends_with_the_same_weights(run):
 def test_output_is_written(run, script, written):
   folder = run(script)
   assert Path(f"{folder}{written}").stat().st_size > 0
-
-
-def test_answers_are_evaluated(run, capsys):
-  run("squad_metrics")
-  assert '"exact_match": 100.0' in capsys.readouterr().out
