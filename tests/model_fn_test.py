@@ -18,7 +18,7 @@ from bertlib.compute.fast_compute import FastCompute
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.tasks.embeddings import embedding_losses
 
-pytestmark = [pytest.mark.graph, pytest.mark.usefixtures("variables", "graph")]
+pytestmark = [pytest.mark.graph, pytest.mark.usefixtures("graph")]
 
 CONFIG = tiny_model.config(30, hidden_size=8, intermediate_size=16)
 LEARNS = {
@@ -148,9 +148,7 @@ def trained_weights(copy_weight, count):
 
 @pytest.mark.train
 @pytest.mark.parametrize("num_micro_batches", [1, 2])
-def test_copies_of_weights_do_not_change_training(num_micro_batches, variables):
-  if variables == "reference":
-    pytest.skip("XLA fusion, and so the copies, need TensorFlow 2's variables")
+def test_copies_of_weights_do_not_change_training(num_micro_batches):
   expected, _ = trained_weights(None, num_micro_batches)
   actual, copies = trained_weights(optimization.weight_copy, num_micro_batches)
   assert len(copies) == 7  # six kernels of the layer, and the pooler's

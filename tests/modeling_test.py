@@ -24,8 +24,6 @@ from bertlib.data import model_inputs
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures("graph")]
 
-SIZES = ["tiny", pytest.param("small", marks=pytest.mark.needs_data)]
-
 
 def started(config=None):
   """A session with the initial values of all variables."""
@@ -118,44 +116,45 @@ def outputs_of(size, inputs, act=None, **options):
   return run(tensors)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("act", ["", "relu", "tanh", "linear"])
+@pytest.mark.parametrize(
+  ("size", "act"),
+  [
+    *(("tiny", act) for act in ("", "relu", "tanh", "linear")),
+    pytest.param("small", "", marks=pytest.mark.needs_data),
+  ],
+)
 def test_outputs_equal_the_reference(size, act):
   expected = load(size, f"outputs_{act}" if act else "outputs")
   assert_all_close(outputs_of(size, load(size, "inputs"), act), expected, 1e-5)
 
 
 @pytest.mark.usefixtures("variables")
-@pytest.mark.parametrize("size", SIZES)
-def test_one_hot_embeddings_equal_the_gathered_ones(size):
-  inputs = load(size, "inputs")
-  found = outputs_of(size, inputs, use_one_hot_embeddings=True)
-  assert_all_close(found, load(size, "outputs"), 1e-5)
+def test_one_hot_embeddings_equal_the_gathered_ones():
+  inputs = load("tiny", "inputs")
+  found = outputs_of("tiny", inputs, use_one_hot_embeddings=True)
+  assert_all_close(found, load("tiny", "outputs"), 1e-5)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_mask_and_segments_are_optional(size):
-  inputs = load(size, "inputs")
+def test_mask_and_segments_are_optional():
+  inputs = load("tiny", "inputs")
   del inputs["input_mask"], inputs["segment_ids"]
-  expected = load(size, "outputs_no_mask_no_segments")
-  assert_all_close(outputs_of(size, inputs), expected, 1e-5)
+  expected = load("tiny", "outputs_no_mask_no_segments")
+  assert_all_close(outputs_of("tiny", inputs), expected, 1e-5)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_all_zero_masks_and_segment_ids_outside_the_table(size):
-  found = outputs_of(size, load(size, "edge_inputs"))
-  assert_all_close(found, load(size, "edge_outputs"), 2e-3)
+def test_all_zero_masks_and_segment_ids_outside_the_table():
+  found = outputs_of("tiny", load("tiny", "edge_inputs"))
+  assert_all_close(found, load("tiny", "edge_outputs"), 2e-3)
 
 
 @pytest.mark.usefixtures("variables")
-@pytest.mark.parametrize("size", SIZES)
-def test_variables_have_the_reference_names_in_order(size):
-  pretraining_outputs(load_config(size), load(size, "inputs"))
+def test_variables_have_the_reference_names_in_order():
+  pretraining_outputs(load_config("tiny"), load("tiny", "inputs"))
   made = [
     [v.op.name, v.shape.as_list(), v.dtype.base_dtype.name]
     for v in tf.global_variables()
   ]
-  path = reference_data.golden("modeling", size, "variables.jsonl")
+  path = reference_data.golden("modeling", "tiny", "variables.jsonl")
   assert made == reference_data.read_jsonl(path)
 
 
@@ -178,12 +177,11 @@ def load_heads(session, heads):
       variable.load(heads["weights/" + variable.op.name], session)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_classification_and_span_heads(size):
-  inputs, heads = load(size, "inputs"), load(size, "heads")
+def test_classification_and_span_heads():
+  inputs, heads = load("tiny", "inputs"), load("tiny", "heads")
   given = [tf.constant(inputs[n]) for n in model_inputs.TOKEN_FEATURES]
-  model = modeling.BertModel(load_config(size), False, *given)
-  restore_weights(size)
+  model = modeling.BertModel(load_config("tiny"), False, *given)
+  restore_weights("tiny")
   logits = modeling.classification_logits(model.get_pooled_output(), 3)
   losses, log_probs = modeling.cross_entropy(logits, heads["label_ids"])
   start, end = modeling.span_logits(model.get_sequence_output())
@@ -747,8 +745,9 @@ def pull_of(states, weights):
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("biases", [None, *POSITION_BIASES])
-@pytest.mark.parametrize("picks", [False, True])
+@pytest.mark.parametrize(
+  ("picks", "biases"), [(False, None), (False, "ALiBi"), (True, "T5")]
+)
 @pytest.mark.parametrize(
   "compute",
   [
@@ -889,9 +888,10 @@ def test_fused_sublayer_end_equals_the_plain_one(monkeypatch, dropout_prob):
 
 
 @pytest.mark.parametrize("attend", [xla.attention_on_cpu, xla.attention_on_gpu])
-@pytest.mark.parametrize("dropout_prob", [0.0, 0.3])
-@pytest.mark.parametrize("num_queries", [5, 2])
-@pytest.mark.parametrize("num_biases", [0, 2])
+@pytest.mark.parametrize(
+  ("num_queries", "num_biases", "dropout_prob"),
+  [(5, 0, 0.0), (5, 2, 0.3), (2, 2, 0.0), (2, 0, 0.3)],
+)
 def test_fused_attention_equals_the_plain_one(
   monkeypatch, num_queries, dropout_prob, attend, num_biases
 ):
