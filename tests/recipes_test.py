@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import run_outputs
 import tiny_pretraining
+import trained_models
 from absl import flags
 
 from bertlib.cli import command_line, option
@@ -29,49 +30,29 @@ def test_recipe_is_of_flags_that_the_command_takes(recipe):
   assert list(option.warnings(PretrainingSettings, values)) == []
 
 
-def second_phase(folder, output_dir):
-  """Flags of a small second phase, from the checkpoint of the first."""
-  tiny = tiny_pretraining.flags(
-    folder,
-    bert_config_file=None,
-    init_checkpoint=folder / "phase_1",
-    num_train_steps=NUM_STEPS,
-    num_warmup_steps=NUM_STEPS,
-    save_checkpoints_steps=4,
-    output_dir=output_dir,
-    xla="off",
-  )
-  return [f"--flagfile={commands.ROOT}/recipes/pretraining_512.flags", *tiny]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-  """Folder with records, and a first and a second phase trained on them."""
-  folder = tmp_path_factory.mktemp("recipes")
-  tiny_pretraining.write_data(folder)
+@pytest.mark.train
+def test_second_phase_starts_with_new_steps_moments_and_schedule(
+  once, tmp_path
+):
+  phase_1 = trained_models.copy(once, "pretraining", tmp_path).folder
   commands.succeed(
     SCRIPT,
-    f"--flagfile={commands.ROOT}/recipes/pretraining_128.flags",
+    f"--flagfile={commands.ROOT}/recipes/pretraining_512.flags",
     *tiny_pretraining.flags(
-      folder,
-      vocab_file=folder / "vocab.txt",
-      num_train_steps=12,
-      output_dir=folder / "phase_1",
+      tmp_path,
+      bert_config_file=None,
+      init_checkpoint=phase_1,
+      num_train_steps=NUM_STEPS,
+      num_warmup_steps=NUM_STEPS,
+      save_checkpoints_steps=1,
+      keep_checkpoint_max=2 * NUM_STEPS,
+      output_dir=tmp_path / "phase_2",
       xla="off",
     ),
   )
-  commands.succeed(SCRIPT, *second_phase(folder, folder / "phase_2"))
-  return folder
-
-
-@pytest.mark.train
-def test_second_phase_starts_with_new_steps_moments_and_schedule(
-  folder, tmp_path
-):
-  still = ["--learning_rate=0", "--num_train_steps=1", "--num_warmup_steps=0"]
-  commands.succeed(SCRIPT, *second_phase(folder, tmp_path), *still)
-  first = run_outputs.read_variables(folder / "phase_1")
-  found = run_outputs.read_variables(tmp_path)
+  first = run_outputs.read_variables(phase_1)
+  # At the rate 0 of the first step, no weight changes.
+  found = run_outputs.read_variables(tmp_path / "phase_2" / "model.ckpt-1")
   assert found["global_step"] == 1
   for name, value in found.items():
     if name.endswith("/adam_m"):
@@ -80,7 +61,7 @@ def test_second_phase_starts_with_new_steps_moments_and_schedule(
       np.testing.assert_allclose(value**2 / 0.1**2, squares / 1e-3, rtol=1e-3)
     elif not name.endswith("/adam_v") and name != "global_step":
       np.testing.assert_array_equal(value, first[name], name)
-  rates = run_outputs.read_scalars(folder / "phase_2")["learning_rate"]
+  rates = run_outputs.read_scalars(tmp_path / "phase_2")["learning_rate"]
   assert rates[1] == 0
   # Warm-up takes all steps.
   assert rates[NUM_STEPS] == pytest.approx(1e-2 * (NUM_STEPS - 1) / NUM_STEPS)

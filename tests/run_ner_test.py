@@ -88,7 +88,7 @@ def test_bioes_is_learnt_from_bio_with_invalid_tags(place, tmp_path):
   path = tmp_path / "train.conll"
   path.write_text(columns(range(8)).replace("B-PER", "I-PER"))
   data = "--scheme=BIOES", f"--train_file={path}"
-  options = *training(place), *data, "--num_train_epochs=1", "--xla=off"
+  options = *training(place), *data, "--num_train_epochs=1"
   given = flags(place, *options, output_dir=tmp_path / "out")
   done = commands.succeed("run_ner.py", *given)
   assert "8 tags are invalid in BIO" in done.stderr

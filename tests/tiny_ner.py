@@ -50,6 +50,7 @@ def training(folder):
     "--num_train_epochs=40",
     "--learning_rate=3e-3",
     "--bias_correction",
+    "--xla=off",
   ]
 
 

@@ -97,6 +97,7 @@ def train(folder):
       eval_input_file=folder / "held_out.tfrecord",
       predict_file=folder / "texts.txt",
       top_k=3,
+      xla="off",
     ),
     own_process=True,
   )

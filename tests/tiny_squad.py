@@ -73,6 +73,7 @@ def train(folder):
       predict_file=folder / "v2.json",
       num_train_epochs=2,
       eval_steps=3,
+      xla="off",
       output_dir=folder / "trained",
     ),
     own_process=True,

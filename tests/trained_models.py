@@ -1,7 +1,7 @@
 """Tiny models, each trained by its command, once for all tests.
 
 The command has a process of its own: this is the one run of it from its first
-line to its last.
+line to its last. Only that of the classifier compiles its steps.
 """
 
 from pathlib import Path
