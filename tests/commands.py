@@ -225,7 +225,7 @@ def in_process(script):
     with _own_log_levels(), flagsaver.flagsaver(), terminal.at_end:
       # Log at the level of a command.
       argv = [script.__file__, "--verbosity=0", *map(str, arguments)]
-      script.main(app.read_arguments(argv))
+      return script.main(app.read_arguments(argv))
 
   try:
     yield main
