@@ -143,23 +143,6 @@ def test_records_equal_the_reference(tmp_path, name, golden):
 
 
 @pytest.mark.graph
-@pytest.mark.needs_data
-@pytest.mark.parametrize("split, name", [("train", "train"), ("dev", "eval")])
-def test_records_equal_those_of_a_published_run(
-  tmp_path, tokenizer, split, name
-):
-  file = f"mrpc_{name}.tf_record"
-  published = reference_data.data("reference_runs", file)
-  read = getattr(classification.MrpcProcessor(), f"get_{split}_examples")
-  examples = read(reference_data.data("glue", "MRPC"))
-  path = str(tmp_path / "records")
-  classification_records.file_based_convert_examples_to_features(
-    examples, ["0", "1"], 128, tokenizer, path
-  )
-  assert list(read_records(path)) == list(read_records(published))
-
-
-@pytest.mark.graph
 @pytest.mark.parametrize(
   ("published", "length", "sizes"),
   [
