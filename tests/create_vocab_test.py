@@ -210,7 +210,7 @@ def test_command_is_deterministic(tmp_path):
   (tmp_path / "2.txt.gz").write_bytes(rest)
   words = create_vocab.count_words(create_vocab.read_text([SAMPLE]), True)
   entries = create_vocab.learn_vocab(words, 250)
-  for name, text in (("a", SAMPLE), ("b", SAMPLE), ("c", f"{tmp_path}/*.*")):
+  for name, text in (("a", SAMPLE), ("c", f"{tmp_path}/*.*")):
     files = f"--input_file={text}", f"--output_file={tmp_path / name}"
     done = commands.succeed(
       "create_vocab.py", *files, "--vocab_size=250", own_process=True

@@ -135,7 +135,6 @@ def alone(folder):
   [
     ("ExportedModel", "it imports the program"),
     ("OnnxModel", "it uses the model"),
-    ("OnnxModel", "it computes"),
   ],
 )
 def test_a_model_works_in_a_fork(folder, alone, kind, before):

@@ -1,6 +1,8 @@
-"""Tests that every tutorial runs, with a tiny encoder and few steps."""
+"""Two tutorials run as they are written, with a tiny encoder and few steps.
 
-import json
+The slow tests of readme_test.py run them all.
+"""
+
 import string
 
 import pytest
@@ -11,15 +13,6 @@ pytestmark = pytest.mark.process
 
 # Files of the checkout that the tutorials use.
 USED = ("*.py", "bertlib", "demo", "sample_text.txt", "website")
-
-# Tutorials that continue others.
-AFTER = {"serve_raw_text": ["classify_your_texts"]}
-
-TUTORIALS = sorted(
-  path.stem
-  for path in readme_test.ROOT.glob("docs/tutorials/*.md")
-  if not any(path.stem in earlier for earlier in AFTER.values())
-)
 
 
 def write_encoder(folder):
@@ -35,13 +28,6 @@ def write_encoder(folder):
   )
   tiny_model.write_files(folder, vocabulary, config)
   tiny_model.write_encoder(folder / "bert_model.ckpt", config)
-  description = {
-    "script": "run_embeddings",
-    "max_seq_length": 128,
-    "do_lower_case": True,
-    "embedding": {"pooling": "mean", "normalize": True},
-  }
-  (folder / "model.json").write_text(json.dumps(description))
 
 
 def write_environment(folder):
@@ -52,19 +38,8 @@ def write_environment(folder):
   (folder / "bin" / "activate").write_text(f"PATH={folder / 'bin'}:$PATH\n")
 
 
-# These take over half a minute each, and CI has half an hour in all.
-SLOW = (
-  *("embedding_search", "search_and_rerank"),
-  *("move_a_project", "serve_raw_text"),
-)
-
-
 @pytest.mark.parametrize(
-  "tutorial",
-  [
-    pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
-    for name in TUTORIALS
-  ],
+  "tutorial", ["classify_your_texts", "pretrain_on_your_text"]
 )
 def test_a_tutorial_runs_as_it_is_written(tutorial, tmp_path):
   checkout, data = tmp_path / "checkout", tmp_path / "data"
@@ -76,9 +51,8 @@ def test_a_tutorial_runs_as_it_is_written(tutorial, tmp_path):
   readme_test.write_data(data)
   write_encoder(checkout / "output" / "minilm")
   write_environment(checkout / ".venv")
-  for name in [*AFTER.get(tutorial, []), tutorial]:
-    page = readme_test.ROOT / "docs" / "tutorials" / f"{name}.md"
-    for block in readme_test.blocks_of(page):
-      if block.language and not block.remark.startswith("not tested"):
-        done = readme_test.paste(block, checkout, data)
-        assert done.returncode == 0, f"{block.location}\n{done.stdout[-4000:]}"
+  page = readme_test.ROOT / "docs" / "tutorials" / f"{tutorial}.md"
+  for block in readme_test.blocks_of(page):
+    if block.language and not block.remark.startswith("not tested"):
+      done = readme_test.paste(block, checkout, data)
+      assert done.returncode == 0, f"{block.location}\n{done.stdout[-4000:]}"
