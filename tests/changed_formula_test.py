@@ -1,4 +1,7 @@
-"""Whoever edits `modeling.py` trains, predicts and exports with the edit."""
+"""Whoever edits `modeling.py` trains, predicts and exports with the edit.
+
+Quick tests of the comparisons: same_formula_test.py, same_outputs_test.py.
+"""
 
 import functools
 import os
@@ -14,7 +17,7 @@ pytest.importorskip("gguf", reason=".[test]")
 pytest.importorskip("onnxruntime", reason=".[test]")
 pytest.importorskip("tf2onnx", reason=".[test]")
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.slow
 
 CLASSIFIER = "run_classifier"
 ALL = (
@@ -98,26 +101,15 @@ def differ(one, other):
   return one.shape != other.shape or np.abs(one - other).max() > 1e-4
 
 
-def check_effect(numbers, edit, scripts):
-  """Checks that an edit has the effect that it has without kernels."""
-  found, log = numbers(edit, scripts)
-  expected, _ = numbers(edit, scripts, "--compute=plain")
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_of_modeling_takes_effect_in_every_command(numbers, edit):
+  found, log = numbers(edit, ALL)
+  expected, _ = numbers(edit, ALL, "--compute=plain")
   assert found.keys() == expected.keys()
   for name, value in expected.items():
     np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
   line = f"{EDITS[edit][2]}: modeling.py computes something else than"
   assert (line in log) == (EDITS[edit][2] is not None)
-  return found, log
-
-
-def test_an_edit_of_modeling_takes_effect_in_a_command(numbers):
-  check_effect(numbers, "a factor on the scores", CLASSIFIER)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("edit", EDITS)
-def test_an_edit_of_modeling_takes_effect_in_every_command(numbers, edit):
-  found, log = check_effect(numbers, edit, ALL)
   for name in USES:
     np.testing.assert_allclose(
       np.ravel(found[name]), found[CLASSIFIER], atol=1e-5, err_msg=name
@@ -133,7 +125,6 @@ def test_an_edit_of_modeling_takes_effect_in_every_command(numbers, edit):
     assert differ(found[name], unedited[name]), name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edit_of_modeling_takes_effect_in_bfloat16(numbers, edit):
   found, _ = numbers(edit, CLASSIFIER, "--precision=bfloat16")
