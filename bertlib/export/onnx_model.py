@@ -282,6 +282,9 @@ class _OpenVino:
     if settings.num_batches > 1:
       self._properties["NUM_STREAMS"] = settings.num_batches
     self._core = openvino.Core()
+    # OpenVINO 2026.4 makes a table of dtypes when they are first asked for: two
+    # threads that do so at once may wait for each other forever.
+    openvino.Type.f32.to_dtype()
     can = self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     if precision == "bfloat16" and "BF16" not in can:
       logging.warning(
