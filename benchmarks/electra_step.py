@@ -28,8 +28,6 @@ CONFIG = {
   "hidden_act": "gelu_tanh",
 }
 
-define_flags = training_step.define_flags
-
 
 def main(_: list[str]) -> None:
   """Compares losses, times steps and reports ratios."""
@@ -105,25 +103,14 @@ def ours(settings: Settings) -> Answers:
     outputs = [float(session.run(loss))]
   electra.sample_tokens = sample_tokens
 
-  def placeholders():
-    return {
-      name: tf.placeholder(array.dtype, array.shape)
-      for name, array in batch.items()
-    }
-
   model_fn = run_pretraining.model_fn_builder(
     config, None, 1e-4, 10**6, 10, False, False, **keywords, **objective
   )
-  session, features, spec = training_step.start_session(
-    model_fn, placeholders, settings.batch_size
+  description = training_step.describe(keywords)
+  shapes = {name: array.shape for name, array in batch.items()}
+  yield from training_step.feed(
+    settings, description, model_fn, batch, shapes, outputs=outputs
   )
-  feed = {features[name]: array for name, array in batch.items()}
-  call = session.run, spec.train_op, feed
-  repeat(2, *call)
-  yield {"description": training_step.describe(keywords), "outputs": outputs}
-  timed = passes("", "a step", settings.steps, *call)
-  next(timed)
-  yield from timed
 
 
 def garden(settings: Settings) -> Answers:
@@ -180,11 +167,13 @@ def garden(settings: Settings) -> Answers:
   repeat(2, call)
   description = f"float32{', compiled' * compiled}"
   versions = side_by_side.versions() | {PACKAGE: metadata.version(PACKAGE)}
-  yield {"description": description, "outputs": outputs, "versions": versions}
-  timed = passes("", "a step", settings.steps, call)
-  next(timed)
-  yield from timed
+  first = {"outputs": outputs, "versions": versions}
+  yield from passes(description, "a step", settings.steps, call, **first)
 
 
 if __name__ == "__main__":
-  side_by_side.run(main, define_flags)
+  side_by_side.run(
+    main,
+    **side_by_side.MODEL,
+    steps=(3, "Steps per pass."),
+  )

@@ -21,41 +21,15 @@ import json
 import os
 import re
 import shutil
-import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Callable
 
-from absl import flags
-
 from benchmarks import inference_works, results, side_by_side
-from benchmarks.side_by_side import Answer, Answers, Settings, run_command
-
-FLAGS = flags.FLAGS
+from benchmarks.side_by_side import FLAGS, Answer, Answers, Settings
 
 METRICS = [name for name, m in results.MEASURES.items() if m.is_metric]
-
-
-def define_flags() -> None:
-  """Defines the flags."""
-  side_by_side.define_flags(passes=3)
-  side_by_side.require(
-    sentence_transformers_dir="Model to start from, in the format of"
-    " sentence-transformers: mean pooling, normalized."
-  )
-  side_by_side.define(
-    reinitialize_layers=(0, "Upper layers that start from random weights."),
-    stsb_dir=(str, "Folder of STS-B."),
-    squad_train_file=(str, "SQuAD's training set."),
-    squad_dev_file=(str, "SQuAD's dev set."),
-    train_batch_size=(32, "Pairs per step."),
-    learning_rate=(5e-5, "Its peak."),
-    num_train_epochs=(3.0, "Epochs per pass."),
-    max_seq_length=(128, "Longer texts are truncated."),
-    evaluate_first=(True, "Evaluate before training too."),
-  )
 
 
 def main(_: list[str]) -> None:
@@ -77,15 +51,7 @@ def main(_: list[str]) -> None:
         model_dir=model_dir,
         data=data,
       )
-      values = side_by_side.compare(sides, f"{name}, {settings}")
-      for metric, by_side in shown_metrics(values).items():
-        own = statistics.fmean(by_side["ours"])
-        for side, of_passes in by_side.items():
-          mean = statistics.fmean(of_passes)
-          each = ", ".join(f"{value:.4f}" for value in of_passes)
-          print(
-            f"{metric}, {side}: mean {mean:.4f} ({mean - own:+.4f}) of {each}"
-          )
+      side_by_side.compare(sides, f"{name}, {settings}")
 
 
 def reinitialize(source: str, target: str, num_layers: int) -> None:
@@ -130,7 +96,7 @@ def write_data(folder: str) -> Iterator[tuple[str, dict[str, str]]]:
     train_file = os.path.join(folder, "train.jsonl")
     pairs = inference_works.squad_questions(FLAGS.squad_train_file)
     names = ("question", "paragraph")
-    write_rows(train_file, (dict(zip(names, pair)) for pair in pairs))
+    results.write_rows(train_file, (dict(zip(names, pair)) for pair in pairs))
     data = {
       "train_file": train_file,
       "dev_file": os.path.join(folder, "dev"),
@@ -148,11 +114,11 @@ def write_retrieval(folder: str) -> None:
   for _, document in pairs:
     id_of.setdefault(document, f"d{len(id_of)}")
   os.makedirs(os.path.join(folder, "qrels"))
-  write_rows(
+  results.write_rows(
     os.path.join(folder, "corpus.jsonl"),
     ({"_id": name, "text": text} for text, name in id_of.items()),
   )
-  write_rows(
+  results.write_rows(
     os.path.join(folder, "queries.jsonl"),
     ({"_id": f"q{i}", "text": query} for i, (query, _) in enumerate(pairs)),
   )
@@ -160,12 +126,6 @@ def write_retrieval(folder: str) -> None:
     print("query-id", "corpus-id", "score", sep="\t", file=file)
     for index, (_, document) in enumerate(pairs):
       print(f"q{index}", id_of[document], 1, sep="\t", file=file)
-
-
-def write_rows(path: str, rows: Iterable[dict[str, str]]) -> None:
-  """Writes a JSON Lines file."""
-  with open(path, "w", encoding="utf-8") as file:
-    file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
 def ours(settings: Settings) -> Answers:
@@ -188,10 +148,9 @@ def ours(settings: Settings) -> Answers:
         **options,
       )
       path = os.path.join(output_dir, "eval_results.txt")
-      for name, value in result_files.read_results(path).items():
-        answer[name.removeprefix("eval_")] = value
+      found = result_files.read_results(path).items()
       shutil.rmtree(output_dir)
-      return answer
+      return answer | {n.removeprefix("eval_"): value for n, value in found}
 
     first = {"description": settings.precision}
     yield from passes(settings, command, settings.precision, first)
@@ -258,8 +217,7 @@ def run(*command: str, **options: Any) -> tuple[Answer, str]:
     if step := re.search(r"\bstep (\d+) of \d+\b", line):
       steps.append((int(step[1]), time.perf_counter()))
 
-  words = [f"--{name}={value}" for name, value in options.items()]
-  done = run_command([sys.executable, *command, *words], watch)
+  done = side_by_side.run_python(*command, watch=watch, **options)
   answer = {"whole command": done.seconds}
   if steps:
     (first, began), (last, ended) = steps[0], steps[-1]
@@ -273,4 +231,18 @@ def shown_metrics(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-  side_by_side.run(main, define_flags)
+  side_by_side.run(
+    main,
+    passes=3,
+    sentence_transformers_dir="Model to start from, in the format of"
+    " sentence-transformers: mean pooling, normalized.",
+    reinitialize_layers=(0, "Upper layers that start from random weights."),
+    stsb_dir=(str, "Folder of STS-B."),
+    squad_train_file=(str, "SQuAD's training set."),
+    squad_dev_file=(str, "SQuAD's dev set."),
+    train_batch_size=(32, "Pairs per step."),
+    learning_rate=(5e-5, "Its peak."),
+    num_train_epochs=(3.0, "Epochs per pass."),
+    max_seq_length=(128, "Longer texts are truncated."),
+    evaluate_first=(True, "Evaluate before training too."),
+  )

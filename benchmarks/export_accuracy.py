@@ -15,23 +15,19 @@ tags, or the JSON of SQuAD.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 
 import numpy as np
-from absl import flags
 from scipy import stats
 
 from benchmarks import side_by_side
+from benchmarks.side_by_side import FLAGS
 from bertlib.data import tables
 from bertlib.export import OnnxModel
 from bertlib.tasks.ner import ner, ner_files
 from bertlib.tasks.squad import squad_files, squad_scores
 from website import markdown
-
-FLAGS = flags.FLAGS
 
 # Numbers of the columns of both texts and of the label.
 MRPC, STSB = (3, 4, 0), (7, 8, 9)
@@ -39,24 +35,20 @@ MRPC, STSB = (3, 4, 0), (7, 8, 9)
 Metrics = dict[str, float]
 
 
-def define_flags() -> None:
-  """Defines the flags."""
-  side_by_side.require(model_dir="A trained folder.", file="What to predict.")
-  side_by_side.define(calibration_file=(str, "See export_model.py."))
-
-
 def main(_: list[str]) -> None:
   """Prints a row per engine and precision."""
   rows = []
   with tempfile.TemporaryDirectory() as folder:
-    for precision in ("float32", "int8"):
-      command = ["export_model.py", f"--model_dir={FLAGS.model_dir}"]
-      command += ["--format=onnx", f"--export_dir={folder}/{precision}"]
-      if precision == "int8":
-        command.append("--quantize=int8")
-        if FLAGS.calibration_file:
-          command.append(f"--calibration_file={FLAGS.calibration_file}")
-      subprocess.run([sys.executable, *command], check=True)
+    int8 = {"quantize": "int8"}
+    if FLAGS.calibration_file:
+      int8["calibration_file"] = FLAGS.calibration_file
+    for precision, more in (("float32", {}), ("int8", int8)):
+      side_by_side.run_python(
+        *("export_model.py", "--format=onnx"),
+        model_dir=FLAGS.model_dir,
+        export_dir=os.path.join(folder, precision),
+        **more,
+      )
     for engine in ("onnxruntime", "openvino"):
       for precision in ("float32", "int8"):
         model = OnnxModel(os.path.join(folder, precision), engine=engine)
@@ -130,4 +122,10 @@ EVALUATIONS: dict[str, Callable[[OnnxModel], Metrics]] = {
 
 
 if __name__ == "__main__":
-  side_by_side.run(main, define_flags)
+  side_by_side.run(
+    main,
+    side_by_side.define,
+    model_dir="A trained folder.",
+    file="What to predict.",
+    calibration_file=(str, "See export_model.py."),
+  )

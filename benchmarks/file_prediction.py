@@ -18,32 +18,16 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from absl import flags
 
 from benchmarks import side_by_side
-from benchmarks.side_by_side import Answers, Settings
-
-FLAGS = flags.FLAGS
+from benchmarks.side_by_side import FLAGS, Answers, Settings, timed
 
 _BATCH_SIZES = (8, 16, 32, 64, 128)
 _TRIAL = 1024  # texts
-
-
-def define_flags() -> None:
-  """Defines the flags."""
-  side_by_side.define_flags(passes=5)
-  side_by_side.require(
-    onnx_dir="Sentence vectors, by export_model.py --format=onnx.",
-    hugging_face_dir="The same model for sentence-transformers.",
-    text_file="UTF-8 texts, one per line.",
-  )
-  names = [side.__name__ for side in PEERS]
-  side_by_side.define(peers=(names, "Those to compare with."))
 
 
 def main(_: list[str]) -> None:
@@ -210,13 +194,10 @@ def in_order_of_length(encode: Callable) -> Callable:
 
 def serve_fastest(name: str, settings: Settings, encode: Callable) -> Answers:
   """Serves with the batch size that is the fastest for some of the texts."""
-  texts, seconds = read(settings.text_file), {}
+  texts = read(settings.text_file)
   trial = texts[:: max(len(texts) // _TRIAL, 1)]
   encode(trial[:64], 8)
-  for size in _BATCH_SIZES:
-    start = time.perf_counter()
-    encode(trial, size)
-    seconds[size] = time.perf_counter() - start
+  seconds = {size: timed(encode, trial, size) for size in _BATCH_SIZES}
   best = min(seconds, key=seconds.get)
   to_file = with_file(settings, lambda texts: encode(texts, best))
   yield from serve(f"{name}, batches of {best}", settings, to_file)
@@ -228,20 +209,20 @@ def serve(
   """Yields sums of vectors, then the time per text of each request."""
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "vectors.npy")
-
-    def seconds():
-      start = time.perf_counter()
-      write_to(path)
-      return time.perf_counter() - start
-
-    first = seconds()  # a file may take minutes: this one counts too
+    first = timed(write_to, path)  # may take minutes: this one counts too
     sums = [float(row.sum()) for row in np.load(path)[:32]]
     yield {"description": description, "outputs": sums}
     number = len(read(settings.text_file))
     yield {"batches": first / number}
     while True:
-      yield {"batches": seconds() / number}
+      yield {"batches": timed(write_to, path) / number}
 
 
 if __name__ == "__main__":
-  side_by_side.run(main, define_flags)
+  side_by_side.run(
+    main,
+    onnx_dir="Sentence vectors, by export_model.py --format=onnx.",
+    hugging_face_dir="The same model for sentence-transformers.",
+    text_file="UTF-8 texts, one per line.",
+    peers=([side.__name__ for side in PEERS], "Those to compare with."),
+  )

@@ -22,15 +22,12 @@ import string
 import sys
 from typing import Any, NamedTuple
 
-from absl import flags
-
 from benchmarks import side_by_side
-from benchmarks.side_by_side import Done, run_command
+from benchmarks.side_by_side import FLAGS, Done, run_command
 from bertlib.cli.errors import InputError
 from bertlib.io import files, receipt_file
 from bertlib.reporting import receipts
 
-FLAGS = flags.FLAGS
 _PEERS = ("torch", "transformers", "sentence-transformers")
 
 
@@ -200,24 +197,6 @@ RECIPES = {
 }
 
 
-def define_flags() -> None:
-  """Defines the flags."""
-  side_by_side.require(
-    data_dir="Folder of all data.",
-    model_dir="Encoder for this project.",
-    hugging_face_dir="The same encoder for peers.",
-  )
-  side_by_side.define(
-    peer_python=side_by_side.PEER_PYTHON,
-    tasks=(list(RECIPES), f"Some of {', '.join(RECIPES)}."),
-    text_dir=(str, "train.txt, heldout.txt, bert_config.json: pretraining."),
-    model_name=("all-MiniLM-L6-v2", "Name of the encoder."),
-    work_dir=("output/fine_tuning", "Trained models."),
-    receipts=("docs/results/fine_tuning", "Folder of the receipts."),
-    num_seeds=(int, "Seeds 1, 2, ...; default: those of the task."),
-  )
-
-
 def main(_: list[str]) -> None:
   """Trains what the receipts lack."""
   unknown = set(FLAGS.tasks) - set(RECIPES)
@@ -374,4 +353,17 @@ def run(python: str, command: str, values: dict[str, str]) -> Done:
 
 
 if __name__ == "__main__":
-  side_by_side.run(main, define_flags)
+  side_by_side.run(
+    main,
+    side_by_side.define,
+    data_dir="Folder of all data.",
+    model_dir="Encoder for this project.",
+    hugging_face_dir="The same encoder for peers.",
+    peer_python=side_by_side.PEER_PYTHON,
+    tasks=(list(RECIPES), f"Some of {', '.join(RECIPES)}."),
+    text_dir=(str, "train.txt, heldout.txt, bert_config.json: pretraining."),
+    model_name=("all-MiniLM-L6-v2", "Name of the encoder."),
+    work_dir=("output/fine_tuning", "Trained models."),
+    receipts=("docs/results/fine_tuning", "Folder of the receipts."),
+    num_seeds=(int, "Seeds 1, 2, ...; default: those of the task."),
+  )

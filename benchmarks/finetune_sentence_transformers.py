@@ -16,10 +16,7 @@ output.
 
 from __future__ import annotations
 
-import argparse
-import csv
 import json
-import os
 import sys
 import tempfile
 from typing import Any, Callable
@@ -28,19 +25,21 @@ import datasets
 import sentence_transformers
 import torch
 import transformers
+from absl import app
 from sentence_transformers import cross_encoder
 from sentence_transformers.cross_encoder.evaluation import (
   CrossEncoderRerankingEvaluator,
 )
 from sentence_transformers.sentence_transformer import evaluation, losses
 
+from benchmarks import side_by_side
+from benchmarks.side_by_side import FLAGS
 from benchmarks.torch_optimizer import make_optimizer, make_schedule
-
-Row = dict[str, Any]
+from bertlib.data import beir, text_groups
+from bertlib.settings.common import TableSettings
 
 LOSSES = {
   "cosent": losses.CoSENTLoss,
-  "cosine": losses.CosineSimilarityLoss,
   "infonce": losses.MultipleNegativesRankingLoss,
   "listwise": cross_encoder.losses.ListNetLoss,  # of a reranker
 }
@@ -58,95 +57,53 @@ METRICS = {
 }
 
 
-def parse_args() -> argparse.Namespace:
-  """Parses the command line; names as in run_embeddings.py."""
-  parser = argparse.ArgumentParser(
-    description=__doc__.splitlines()[0],
-    formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+def read(path: str) -> list[text_groups.Example]:
+  """Rows of a .tsv or .jsonl file; scores are from 0 to 1."""
+  columns = text_groups.Columns(
+    FLAGS.text_columns.split(","), FLAGS.score_column
   )
-  add = parser.add_argument
-  add("--model_dir", required=True, help="folder of sentence-transformers")
-  add("--train_file", help=".tsv with a header or .jsonl; default: no training")
-  add(
-    "--dev_file",
-    required=True,
-    help="the same, or a folder in the layout of BEIR",
+  return text_groups.read_examples(
+    path, columns, FLAGS.max_score, TableSettings()
   )
-  add("--text_columns", default="anchor,positive")
-  add("--score_column", help="scores of pairs; default: pairs have none")
-  add("--max_score", type=float, default=1.0)
-  add("--loss", choices=LOSSES, default="cosent")
-  add("--train_batch_size", type=int, default=32)
-  add("--learning_rate", type=float, default=5e-5, help="its peak")
-  add("--num_train_epochs", type=float, default=3.0)
-  add("--max_seq_length", type=int, default=128)
-  add("--seed", type=int, default=1, help="of order and dropout")
-  add("--precision", choices=("float32", "bfloat16"), default="float32")
-  return parser.parse_args()
 
 
-def read_rows(path: str) -> list[Row]:
-  """Rows of a .tsv file without quoting, or of a .jsonl file."""
-  with open(path, encoding="utf-8", newline="") as file:
-    if path.endswith(".jsonl"):
-      return [json.loads(line) for line in file]
-    return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-
-
-def read_pairs(args: argparse.Namespace, path: str) -> datasets.Dataset:
-  """Texts of the pairs of a file, and their scores from 0 to 1."""
-  rows = read_rows(path)
-  columns = {
-    column: [row[column] for row in rows]
-    for column in args.text_columns.split(",")
-  }
-  if args.score_column:
-    columns["score"] = [
-      float(row[args.score_column]) / args.max_score for row in rows
-    ]
+def make_pairs(rows: list[text_groups.Example]) -> datasets.Dataset:
+  """Pairs of texts, and their scores if they have some."""
+  texts = map(list, zip(*(row.texts for row in rows)))
+  columns = dict(zip(("anchor", "positive"), texts))
+  if FLAGS.score_column:
+    columns["score"] = [row.score for row in rows]
   return datasets.Dataset.from_dict(columns)
 
 
-def read_lists(args: argparse.Namespace) -> datasets.Dataset:
-  """Queries with their documents, the right one first."""
-  rows = read_rows(args.train_file)
-  documents = [[row["positive"], *row["negatives"]] for row in rows]
+def make_lists(
+  queries: list[str], documents: list[list[str]]
+) -> datasets.Dataset:
+  """Examples of a reranker; the first document of a query is the right one."""
+  # The loss takes the softmax of labels, which has to be 1 and 0.
+  labels = [[50.0] + [0.0] * (len(texts) - 1) for texts in documents]
   return datasets.Dataset.from_dict(
-    {
-      "query": [row["query"] for row in rows],
-      "documents": documents,
-      # The loss takes their softmax, which has to be 1 and 0.
-      "labels": [[50.0] + [0.0] * (len(texts) - 1) for texts in documents],
-    }
+    {"query": queries, "documents": documents, "labels": labels}
   )
 
 
-def make_evaluator(args: argparse.Namespace) -> Callable:
+def make_evaluator() -> Callable:
   """A function from a model to its metrics by name."""
-  if args.loss == "listwise":
+  if beir.is_beir(FLAGS.dev_file):
+    found = beir.read(FLAGS.dev_file)
+    relevant = {query: {*grades} for query, grades in found.relevance.items()}
+    return evaluation.InformationRetrievalEvaluator(
+      dict(found.queries), dict(found.corpus), relevant
+    )
+  rows = read(FLAGS.dev_file)
+  if FLAGS.loss == "listwise":
     samples = [
-      {
-        "query": row["query"],
-        "positive": [row["positive"]],
-        "negative": row["negatives"],
-      }
-      for row in read_rows(args.dev_file)
+      {"query": query, "positive": [right], "negative": wrong}
+      for query, right, *wrong in (row.texts for row in rows)
     ]
     return CrossEncoderRerankingEvaluator(samples, at_k=10, batch_size=32)
-  if not os.path.isdir(args.dev_file):
-    anchors, others, scores = read_pairs(args, args.dev_file).to_dict().values()
-    return evaluation.EmbeddingSimilarityEvaluator(anchors, others, scores)
-
-  def texts(name):
-    rows = read_rows(os.path.join(args.dev_file, name))
-    return {row["_id"]: row["text"] for row in rows}
-
-  relevant: dict[str, set[str]] = {}
-  for row in read_rows(os.path.join(args.dev_file, "qrels", "test.tsv")):
-    relevant.setdefault(row["query-id"], set()).add(row["corpus-id"])
-  return evaluation.InformationRetrievalEvaluator(
-    texts("queries.jsonl"), texts("corpus.jsonl"), relevant
-  )
+  pairs = make_pairs(rows).to_dict().values()
+  return evaluation.EmbeddingSimilarityEvaluator(*pairs)
 
 
 class Progress(transformers.TrainerCallback):
@@ -160,70 +117,95 @@ class Progress(transformers.TrainerCallback):
       print(f"step {step} of {last}", file=sys.stderr, flush=True)
 
 
-def train(args: argparse.Namespace, model: Any) -> None:
-  """Trains the model in place."""
-  reranks = args.loss == "listwise"
-  dataset = read_lists(args) if reranks else read_pairs(args, args.train_file)
-  num_steps = int(len(dataset) / args.train_batch_size * args.num_train_epochs)
-  optimizer = make_optimizer(model, args.learning_rate)
+def train(model: Any) -> None:
+  """Trains the model in place, on the files of the flags."""
+  rows = read(FLAGS.train_file)
+  if FLAGS.loss == "listwise":
+    queries = [row.texts[0] for row in rows]
+    data = make_lists(queries, [row.texts[1:] for row in rows])
+  else:
+    data = make_pairs(rows)
+  num_steps = int(len(data) / FLAGS.train_batch_size * FLAGS.num_train_epochs)
+  optimizer = make_optimizer(model, FLAGS.learning_rate)
   samplers = sentence_transformers.base.sampler.BatchSamplers
+  fit(
+    model,
+    data,
+    LOSSES[FLAGS.loss](model),
+    (optimizer, make_schedule(optimizer, num_steps)),
+    bf16=FLAGS.precision == "bfloat16",
+    per_device_train_batch_size=FLAGS.train_batch_size,
+    max_steps=num_steps,
+    seed=FLAGS.seed,
+    # Duplicates would be negatives of themselves.
+    batch_sampler=samplers.NO_DUPLICATES
+    if FLAGS.loss == "infonce"
+    else samplers.BATCH_SAMPLER,
+  )
+
+
+def fit(
+  model: Any,
+  data: datasets.Dataset,
+  loss: Any,
+  optimizers: tuple[Any, Any],
+  **arguments: Any,
+) -> None:
+  """Trains by the trainer of the model, which writes nothing."""
   make_trainer = sentence_transformers.SentenceTransformerTrainer
-  make_settings = sentence_transformers.SentenceTransformerTrainingArguments
-  if reranks:
+  make_arguments = sentence_transformers.SentenceTransformerTrainingArguments
+  if isinstance(model, cross_encoder.CrossEncoder):
     make_trainer = cross_encoder.CrossEncoderTrainer
-    make_settings = cross_encoder.CrossEncoderTrainingArguments
+    make_arguments = cross_encoder.CrossEncoderTrainingArguments
   with tempfile.TemporaryDirectory() as folder:
-    settings = make_settings(
+    made = make_arguments(
       folder,
       use_cpu=True,
-      bf16=args.precision == "bfloat16",
-      per_device_train_batch_size=args.train_batch_size,
-      max_steps=num_steps,
-      max_grad_norm=1.0,
-      seed=args.seed,
-      # Duplicates would be negatives of themselves.
-      batch_sampler=samplers.NO_DUPLICATES
-      if args.loss == "infonce"
-      else samplers.BATCH_SAMPLER,
       dataloader_drop_last=True,
       save_strategy="no",
-      eval_strategy="no",
       logging_strategy="no",
       report_to="none",
       disable_tqdm=True,
+      **arguments,
     )
     make_trainer(
-      model,
-      settings,
-      dataset,
-      loss=LOSSES[args.loss](model),
-      optimizers=(optimizer, make_schedule(optimizer, num_steps)),
+      *(model, made, data),
+      loss=loss,
+      optimizers=optimizers,
       callbacks=[Progress()],
     ).train()
 
 
-def main() -> None:
+def main(_: list[str]) -> None:
   """Trains, evaluates and prints the metrics."""
-  args = parse_args()
-  torch.manual_seed(args.seed)
-  if args.loss == "listwise":
+  torch.manual_seed(FLAGS.seed)
+  if FLAGS.loss == "listwise":
     model = cross_encoder.CrossEncoder(
-      args.model_dir,
+      FLAGS.model_dir,
       num_labels=1,
-      max_length=args.max_seq_length,
+      max_length=FLAGS.max_seq_length,
       device="cpu",
     )
   else:
     model = sentence_transformers.SentenceTransformer(
-      args.model_dir, device="cpu"
+      FLAGS.model_dir, device="cpu"
     )
-    model.max_seq_length = args.max_seq_length
-  if args.train_file:
-    train(args, model)
-  found = make_evaluator(args)(model)
+    model.max_seq_length = FLAGS.max_seq_length
+  if FLAGS.train_file:
+    train(model)
+  found = make_evaluator()(model)
   names = {name: ours for name, ours in METRICS.items() if name in found}
   print(json.dumps({ours: float(found[name]) for name, ours in names.items()}))
 
 
 if __name__ == "__main__":
-  main()
+  side_by_side.define(
+    **side_by_side.BASELINE,
+    text_columns=("anchor,positive", "Columns of a table with a header."),
+    score_column=(str, "Scores of pairs; default: pairs have none."),
+    max_score=(1.0, "Largest score."),
+    loss=(tuple(LOSSES), "Loss; listwise is that of a reranker."),
+    train_batch_size=(32, "Rows per step."),
+    num_train_epochs=(3.0, "Passes over the training set."),
+  )
+  app.run(main)

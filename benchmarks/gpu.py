@@ -17,40 +17,33 @@ from __future__ import annotations
 import itertools
 import os
 import statistics
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 from absl import flags
 
 from benchmarks import gpu_checks, gpu_speed, side_by_side, training_step
-from benchmarks.side_by_side import Side, Worker
+from benchmarks.side_by_side import FLAGS, Side, Worker
 from bertlib.cli.errors import InputError
-
-FLAGS = flags.FLAGS
-
-# Sequences per second of training on an H200.
-GOALS = {("base", 128): 5650, ("large", 128): 1640, ("large", 512): 330}
+from bertlib.reporting import receipts
 
 LENGTHS = (128, 384, 512)
 TOKENS_PER_BATCH = 32768  # halved if memory is short
 
-_MARKS = {True: "pass", False: "FAIL", None: "not run"}
-
 
 def define_flags() -> None:
   """Defines the flags."""
-  side_by_side.define_flags(passes=3)
-  side_by_side.define_model_flags()
-  FLAGS.set_default("precision", "bfloat16")
-  FLAGS.set_default("xla", "on")
-  names = [check.__name__ for check in gpu_checks.CHECKS]
-  flags.DEFINE_multi_enum("checks", names, names, "Checks to run.")
-  side_by_side.define(
+  side_by_side.define_flags(
+    passes=3,
+    **side_by_side.MODEL,
     steps=(20, "Steps per pass."),
     speed=(True, "Whether to measure speed."),
     toy=(False, "Tiny models and few steps."),
   )
+  FLAGS.set_default("precision", "bfloat16")
+  FLAGS.set_default("xla", "on")
+  names = [check.__name__ for check in gpu_checks.CHECKS]
+  flags.DEFINE_multi_enum("checks", names, names, "Checks to run.")
 
 
 def main(_: list[str]) -> None:
@@ -59,33 +52,17 @@ def main(_: list[str]) -> None:
   os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
   if FLAGS.speed:
     side_by_side.check_peers("torch", "transformers")
-  machine = describe_machine()
-  for name, value in machine.items():
-    print(f"{name}: {value}")
-  device = ", ".join(machine["gpus"] or [])
+  machine = receipts.device()
+  print(machine)
+  device = ", ".join(machine["gpus"])
   checks = [run_check(name) for name in FLAGS.checks]
   found = {"checks": checks, "machine": machine}
   side_by_side.report("checks", {}, {}, [], device=device, more=found)
-  speed = list(measure_speed(device)) if FLAGS.speed else []
-  print_table(checks, speed)
+  if FLAGS.speed:
+    measure_speed(device)
   failed = [c["check"] for c in checks if c["passed"] is False]
   if failed:
     raise InputError(f"{', '.join(failed)}: failed. See the lines above")
-
-
-def describe_machine() -> dict[str, Any]:
-  """GPUs, driver libraries and versions."""
-  import tensorflow as tf
-
-  gpus = tf.config.list_physical_devices("GPU")
-  details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
-  build = tf.sysconfig.get_build_info()
-  return {
-    "gpus": [str(d.get("device_name", "GPU")) for d in details] or None,
-    "compute capability": [d.get("compute_capability") for d in details],
-    "cuda": build.get("cuda_version"),
-    "cudnn": build.get("cudnn_version"),
-  }
 
 
 def run_check(name: str) -> dict[str, Any]:
@@ -97,33 +74,32 @@ def run_check(name: str) -> dict[str, Any]:
       answer = worker.first_answer
   except InputError as error:
     answer = {"passed": False, "description": str(error)}
-  print(f"{_MARKS[answer['passed']]}: {check.__doc__.splitlines()[0]}")
+  mark = {True: "pass", False: "FAIL", None: "not run"}[answer["passed"]]
+  print(f"{mark} {name}: {check.__doc__.splitlines()[0]}")
   return {"check": name, **answer}
 
 
-def measure_speed(device: str) -> Iterator[dict[str, Any]]:
+def measure_speed(device: str) -> None:
   """Reports each model, length and kind of work on a device."""
   size = 128 if FLAGS.toy else 8192
   products = Side("products", gpu_speed.products, settings={"size": size})
   with Worker(products) as worker:
     peak = max(worker.ask()["FLOP/s"] for _ in range(max(FLAGS.passes, 3)))
   print(f"peak in bfloat16: {peak / 1e12:.4g} TFLOP/s")
-  cases = itertools.product(gpu_speed.MODELS, LENGTHS, (True, False))
+  cases = itertools.product(("base", "large"), LENGTHS, (True, False))
   if FLAGS.toy:
     cases = [("toy", 16, True)]
   for model, length, is_training in cases:
     kind = "training" if is_training else "inference"
     print(f"{model}, length {length}, {kind}")
-    work = {"layers": 1, "hidden": 16, "heads": 2}
-    work = gpu_speed.MODELS.get(model, work)
-    work = {**work, "seq_length": length, "is_training": is_training}
+    work = gpu_speed.MODELS[model] | {"seq_length": length}
+    work["is_training"] = is_training
     work, answers, values = time_in_turns(work)
     row = {
       "model": model,
       "length": length,
       "work": kind,
       **summary(work, values["a step"], peak),
-      "goal": GOALS.get((model, length)) if is_training else None,
     }
     side_by_side.report(
       f"{kind} of {model}, {row['batch_size']} x {length} tokens",
@@ -132,7 +108,11 @@ def measure_speed(device: str) -> Iterator[dict[str, Any]]:
       device=device,
       more=row,
     )
-    yield row
+    print(
+      f"ours: {row['sequences_per_second']:.1f} sequences/s,"
+      f" {row['share_of_peak']:.0%} of the peak",
+      flush=True,
+    )
 
 
 def time_in_turns(work: dict[str, Any]) -> tuple:
@@ -180,26 +160,6 @@ def summary(
   if "transformers" in medians:
     found["ratio"] = medians["transformers"] / medians["ours"]
   return found
-
-
-def print_table(
-  checks: list[dict[str, Any]], speed: list[dict[str, Any]]
-) -> None:
-  """Prints the checks, and the speeds as a table."""
-  print()
-  for check in checks:
-    print(f"{_MARKS[check['passed']]:8}{check['check']}")
-  for row in speed:
-    line = (
-      f"{row['model']:6} {row['length']:4} {row['work']:9} batch"
-      f" {row['batch_size']:4}: {row['sequences_per_second']:8.1f} sequences/s,"
-      f" {row['share_of_peak']:.0%} of the peak"
-    )
-    if row["goal"]:
-      line += f", goal {row['goal']}"
-    if "ratio" in row:
-      line += f"; {row['ratio']:.2f} times as fast as transformers"
-    print(line)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,12 @@ Each takes the settings of `side_by_side` with `layers`, `hidden`, `heads`,
 from __future__ import annotations
 
 from benchmarks import training_step
-from benchmarks.side_by_side import Answers, Settings, passes, repeat, timed
+from benchmarks.side_by_side import Answers, Settings, repeat, timed
 
 MODELS = {
   "base": {"layers": 12, "hidden": 768, "heads": 12},
   "large": {"layers": 24, "hidden": 1024, "heads": 16},
+  "toy": {"layers": 1, "hidden": 16, "heads": 2},
 }
 
 
@@ -40,17 +41,13 @@ def products(settings: Settings) -> Answers:
 def ours(settings: Settings) -> Answers:
   """A step of ours: training as in run_classifier.py, or prediction."""
   if settings.is_training:
-    _, keywords = training_step.plan(settings)
-    mode, description = "train", training_step.describe(keywords)
-  else:
-    _, found = training_step.read_flags(
-      precision=settings.precision, xla=settings.xla
-    )
-    keywords = {"compute": found.compute()}
-    mode, description = "infer", found.compute().dtype.name
-  call = training_step.make_step(settings, mode, **keywords)
-  repeat(3, *call)
-  yield from passes(description, "a step", settings.steps, *call)
+    yield from training_step.ours(settings)
+    return
+  _, found = training_step.read_flags(settings, settings.seq_length)
+  compute = found.compute()
+  yield from training_step.graph_side(
+    settings, compute.dtype.name, "infer", compute=compute
+  )
 
 
 def transformers(settings: Settings) -> Answers:

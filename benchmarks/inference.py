@@ -22,15 +22,11 @@ import tempfile
 from collections.abc import Iterator
 
 import numpy as np
-from absl import flags
 
 from benchmarks import inference_peers, inference_works, results, side_by_side
 from benchmarks.inference_works import WORKS
-from benchmarks.side_by_side import Side, Worker
+from benchmarks.side_by_side import FLAGS, Side, Worker
 from bertlib.cli.errors import InputError
-
-FLAGS = flags.FLAGS
-
 
 OURS = ("predictor", "exported")  # sides that are this project
 _THREE = ("float32", "bfloat16", "int8")
@@ -49,38 +45,6 @@ FUNCTIONS = {
   inference_peers.ctranslate2: _THREE,
 }
 MODELS = {"minilm": "MiniLM", "bert-base": "BERT-Base", "tiny": "a tiny model"}
-
-
-def define_flags() -> None:
-  """Defines the flags."""
-  side_by_side.define_flags()
-  side_by_side.define(
-    models=(
-      ["minilm", "bert-base"],
-      "Models: minilm; bert-base and tiny, which have random weights.",
-    ),
-    works=(
-      [],
-      f"Some of {', '.join(WORKS)}: -one is the latency of one text alone,"
-      " tokens are texts of 128 tokens; default: those whose data is given.",
-    ),
-    sides=(
-      [],
-      "Sides such as predictor or predictor-int8; default: all. Those of others"
-      " are compared with; without any, the first side is.",
-    ),
-    minilm=(
-      str,
-      "MiniLM in the format of Hugging Face; default: random weights.",
-    ),
-    vocab_file=(str, "Vocabulary of random weights; default: MiniLM's."),
-    glue_dir=(str, "Folder of MRPC."),
-    squad_file=(str, "SQuAD's dev-v1.1.json."),
-    text_file=(str, "Lines to encode as vectors."),
-    max_texts=(256, "Number of texts of each work, evenly spaced in the data."),
-    latency_runs=(100, "Texts predicted alone per pass."),
-    batch_size=(int, "Texts per batch; default: about 2048 tokens."),
-  )
 
 
 def main(_: list[str]) -> None:
@@ -132,7 +96,11 @@ def compare(model: str, task: str, works: list[str]) -> None:
     for work in works:
       print(f"\n{model}, {work}")
       workers = compare_outputs(workers, work)
-      values = side_by_side.alternate(workers, f"time {work}")
+      values = side_by_side.alternate(
+        workers,
+        FLAGS.passes,
+        lambda worker, request=f"time {work}": [worker.ask(request)],
+      )
       side_by_side.report(
         f"{WORKS[work].description}, {MODELS[model]}",
         {worker.name: worker.first_answer for worker in workers},
@@ -193,4 +161,31 @@ def pairs_of(values: results.Values) -> Iterator[tuple[str, str, str]]:
 
 
 if __name__ == "__main__":
-  side_by_side.run(main, define_flags)
+  side_by_side.run(
+    main,
+    models=(
+      ["minilm", "bert-base"],
+      "Models: minilm; bert-base and tiny, which have random weights.",
+    ),
+    works=(
+      [],
+      f"Some of {', '.join(WORKS)}: -one is the latency of one text alone,"
+      " tokens are texts of 128 tokens; default: those whose data is given.",
+    ),
+    sides=(
+      [],
+      "Sides such as predictor or predictor-int8; default: all. Those of others"
+      " are compared with; without any, the first side is.",
+    ),
+    minilm=(
+      str,
+      "MiniLM in the format of Hugging Face; default: random weights.",
+    ),
+    vocab_file=(str, "Vocabulary of random weights; default: MiniLM's."),
+    glue_dir=(str, "Folder of MRPC."),
+    squad_file=(str, "SQuAD's dev-v1.1.json."),
+    text_file=(str, "Lines to encode as vectors."),
+    max_texts=(256, "Number of texts of each work, evenly spaced in the data."),
+    latency_runs=(100, "Texts predicted alone per pass."),
+    batch_size=(int, "Texts per batch; default: about 2048 tokens."),
+  )

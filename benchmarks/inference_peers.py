@@ -9,7 +9,6 @@ the peers.
 
 from __future__ import annotations
 
-import functools
 import os
 import tempfile
 from collections.abc import Iterator
@@ -109,7 +108,8 @@ def sentence_transformers(settings: Settings) -> Answers:
     for size in [settings.batch_size] if settings.batch_size else [8, 32, 128]:
       candidates[f"{variant}, batches of {size}"] = runner(model, size)
   trial = read_texts(settings, "calibration")
-  return serve(settings, *fastest(candidates, trial))
+  best, description = side_by_side.fastest(candidates, 5, trial)
+  return serve(settings, description, candidates[best])
 
 
 def onnx_runtime(settings: Settings) -> Answers:
@@ -329,23 +329,14 @@ def calibration_feeds(settings: Settings) -> Iterator[dict[str, Any]]:
     )
 
 
-def fastest(
-  candidates: dict[str, Callable], batch: Any
-) -> tuple[str, Callable]:
-  """The fastest of some functions of a batch, and how it was found."""
-  best, description = side_by_side.fastest(
-    {name: functools.partial(run, batch) for name, run in candidates.items()},
-    repeats=5,
-  )
-  return description, candidates[best]
-
-
 def serve_fastest(
   settings: Settings, candidates: dict[str, Callable]
 ) -> Answers:
   """Serves by the fastest of some functions of padded batches."""
-  description, run = fastest(candidates, example_batch(settings))
-  return serve(settings, description, peer_predictor(settings, run))
+  batch = example_batch(settings)
+  best, description = side_by_side.fastest(candidates, 5, batch)
+  predict = peer_predictor(settings, candidates[best])
+  return serve(settings, description, predict)
 
 
 def example_batch(settings: Settings) -> dict[str, Any]:

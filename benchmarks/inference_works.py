@@ -24,8 +24,6 @@ class Task(NamedTuple):
   """What a model is asked."""
 
   architecture: str  # class of transformers
-  # Scope of its output layer in our checkpoints; None without one.
-  head: str | None
   description: dict[str, Any]  # contents of `model.json`
 
 
@@ -36,17 +34,14 @@ _EMBEDDINGS = {
 TASKS = {
   "labels": Task(
     "BertForSequenceClassification",
-    "output_",
     {"script": "run_classifier", "labels": ["0", "1"], "max_seq_length": 128},
   ),
   "scores": Task(
     "BertForSequenceClassification",
-    "output_",
     {"script": "run_reranker", "activation": "identity", "max_seq_length": 512},
   ),
   "answers": Task(
     "BertForQuestionAnswering",
-    "cls/squad/output_",
     {
       "script": "run_squad",
       "max_seq_length": 384,
@@ -55,8 +50,8 @@ TASKS = {
       "version_2_with_negative": False,
     },
   ),
-  "vectors": Task("BertModel", None, {**_EMBEDDINGS, "max_seq_length": 256}),
-  "states": Task("BertModel", None, {**_EMBEDDINGS, "max_seq_length": 128}),
+  "vectors": Task("BertModel", {**_EMBEDDINGS, "max_seq_length": 256}),
+  "states": Task("BertModel", {**_EMBEDDINGS, "max_seq_length": 128}),
 }
 
 
@@ -273,7 +268,7 @@ def write_checkpoint(
       initialize.initialize_from_checkpoint(encoder)
     session.run(tf.global_variables_initializer())
     for variable in tf.trainable_variables():
-      if task.head and variable.op.name == task.head + "weights":
+      if variable.op.name.endswith("output_weights"):
         random = np.random.RandomState(1)
         values = random.normal(scale=0.2, size=variable.shape)
         session.run(variable.assign(values))

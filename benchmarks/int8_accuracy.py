@@ -17,24 +17,16 @@ from __future__ import annotations
 import os
 import shutil
 import statistics
-import sys
 import tempfile
 from collections.abc import Sequence
 
 from absl import app, flags
 
 from benchmarks import side_by_side
+from benchmarks.side_by_side import FLAGS
 from bertlib.io import model_files, result_files
 
-FLAGS = flags.FLAGS
 PRECISIONS = ("float32", "bfloat16", "int8")
-
-
-def define_flags() -> None:
-  """Defines the flags."""
-  flags.DEFINE_multi_string(
-    "model_dir", None, "Output folder of a trained model.", required=True
-  )
 
 
 def main(argv: Sequence[str]) -> None:
@@ -61,13 +53,13 @@ def evaluate(model_dir: str, command: Sequence[str]) -> list[dict[str, float]]:
     unneeded = shutil.ignore_patterns("events.*", "*.tf_record", "*.meta")
     shutil.copytree(model_dir, folder, ignore=unneeded)
     for precision in PRECISIONS:
-      words = [
-        f"--precision={precision}",
-        f"--output_dir={folder}",
-        f"--vocab_file={os.path.join(folder, model_files.VOCAB)}",
-        f"--bert_config_file={os.path.join(folder, model_files.CONFIG)}",
-      ]
-      side_by_side.run_command([sys.executable, *command, *words])
+      side_by_side.run_python(
+        *command,
+        precision=precision,
+        output_dir=folder,
+        vocab_file=os.path.join(folder, model_files.VOCAB),
+        bert_config_file=os.path.join(folder, model_files.CONFIG),
+      )
       path = os.path.join(folder, "eval_results.txt")
       found = result_files.read_results(path).items()
       found = {k: v for k, v in found if isinstance(v, (int, float))}
@@ -77,5 +69,7 @@ def evaluate(model_dir: str, command: Sequence[str]) -> list[dict[str, float]]:
 
 
 if __name__ == "__main__":
-  define_flags()
+  flags.DEFINE_multi_string(
+    "model_dir", None, "Output folder of a trained model.", required=True
+  )
   app.run(main)

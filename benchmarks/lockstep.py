@@ -12,16 +12,15 @@ if a loss differs by more than `MAX_DIFFERENCE`.
 
 from __future__ import annotations
 
+import operator
 import os
 import tempfile
+from collections.abc import Iterable
 from typing import Any
 
-from absl import flags
-
 from benchmarks import mrpc_epoch, results, side_by_side, training_step
-from benchmarks.side_by_side import Answers, Settings
+from benchmarks.side_by_side import FLAGS, Answers, Settings
 
-FLAGS = flags.FLAGS
 MAX_DIFFERENCE = 1e-4  # of losses, relative
 HEADS = ("task", "loss", "gradient norm", "norm of PyTorch")
 
@@ -44,18 +43,6 @@ FEATURES = {
   **{n: n for n in ("start_positions", "end_positions", "scores")},
   **{n: n for n in ("labels", "texts")},
 }
-
-
-def define_flags() -> None:
-  """Defines the flags."""
-  side_by_side.define_flags()
-  side_by_side.define_encoder_flags()
-  side_by_side.require(data_dir="Folder with glue, squad and ner.")
-  side_by_side.define(
-    tasks=(list(TASKS), f"Some of {', '.join(TASKS)}."),
-    steps=(50, "Training steps."),
-    learning_rate=(5e-5, "Its peak."),
-  )
 
 
 def main(_: list[str]) -> None:
@@ -148,13 +135,13 @@ def read_rows(task: str) -> list[dict[str, Any]]:
 
   length = FLAGS.max_seq_length
   tokenizer = tokenization.FullTokenizer(
-    mrpc_epoch.in_model_dir(FLAGS, "vocab.txt")
+    os.path.join(FLAGS.model_dir, "vocab.txt")
   )
   folder = FLAGS.data_dir
+  squad_file = os.path.join(folder, "squad", "train-v1.1.part.json")
   if task == "spans":
-    path = os.path.join(folder, "squad", "train-v1.1.part.json")
     windows = squad_windows.convert_examples_to_windows(
-      original_api.read_squad_examples(path, True, False),
+      original_api.read_squad_examples(squad_file, True, False),
       tokenizer,
       squad_windows.WindowSettings(length, length // 2, length // 2, True),
     )
@@ -162,8 +149,7 @@ def read_rows(task: str) -> list[dict[str, Any]]:
     # The softmax of transformers includes padding.
     return [row for row in rows if all(row["input_mask"])]
   if task == "reranking":
-    path = os.path.join(folder, "squad", "train-v1.1.part.json")
-    return lists_of_documents(path, tokenizer)
+    return lists_of_documents(squad_file, tokenizer)
   if task == "tags":
     path = os.path.join(folder, "ner", "wnut17", "train.conll")
     sentences = ner_files.read_sentences(path, ner_files.Columns())
@@ -174,17 +160,13 @@ def read_rows(task: str) -> list[dict[str, Any]]:
   processor = classification.PROCESSORS[name.lower().replace("-", "")]()
   examples = processor.get_train_examples(os.path.join(folder, "glue", name))
   if task == "CoSENT":
-    pairs = (
-      [
-        model_inputs.encode_pair(tokenizer, text, None, length)._asdict()
-        for text in (e.text_a, e.text_b)
-      ]
-      for e in examples
-    )
     return [
       {"scores": float(example.label)}
-      | {name: [first[name], second[name]] for name in first}
-      for example, (first, second) in zip(examples, pairs)
+      | stacked(
+        model_inputs.encode_pair(tokenizer, text, None, length)
+        for text in (example.text_a, example.text_b)
+      )
+      for example in examples
     ]
   features = classification_records.convert_examples_to_features(
     examples, processor.get_labels(), length, tokenizer
@@ -214,10 +196,17 @@ def lists_of_documents(path: str, tokenizer: Any) -> list[dict[str, Any]]:
       continue
     labels = [1.0] + [0.0] * (NUM_DOCUMENTS - 1)
     row = {"labels": labels, "texts": [question, *documents]}
-    for name in model_inputs.TOKEN_FEATURES:
-      row[name] = [getattr(each, name) for each in encoded]
-    rows.append(row)
+    rows.append(row | stacked(encoded))
   return rows
+
+
+def stacked(encoded: Iterable[Any]) -> dict[str, list]:
+  """Features of several texts in one row, [texts, S] by name."""
+  from bertlib.data import model_inputs
+
+  names = model_inputs.TOKEN_FEATURES
+  columns = zip(*map(operator.attrgetter(*names), encoded))
+  return dict(zip(names, columns))
 
 
 # Sides
@@ -296,15 +285,15 @@ def make_model_fn(settings: Settings, head: Any) -> tuple[Any, str]:
   # Dropout of a head is fixed, as in the original.
   modeling.dropout = lambda tensor, *_: tensor
   keywords = training_step.training_plan(
+    settings,
     config,
-    {"seq_length": settings.max_seq_length},
-    train_batch_size=settings.batch_size,
+    settings.max_seq_length,
     precision="float32",
     bias_correction=True,
   )
   model_fn = builder.model_fn_builder(
     bert_config=config,
-    init_checkpoint=mrpc_epoch.in_model_dir(settings, "bert_model.ckpt"),
+    init_checkpoint=os.path.join(settings.model_dir, "bert_model.ckpt"),
     learning_rate=settings.learning_rate,
     num_train_steps=settings.steps,
     num_warmup_steps=int(0.1 * settings.steps),
@@ -423,4 +412,11 @@ def set_head(layer: Any, weights: Any) -> None:
 
 
 if __name__ == "__main__":
-  side_by_side.run(main, define_flags)
+  side_by_side.run(
+    main,
+    **side_by_side.ENCODER,
+    data_dir="Folder with glue, squad and ner.",
+    tasks=(list(TASKS), f"Some of {', '.join(TASKS)}."),
+    steps=(50, "Training steps."),
+    learning_rate=(5e-5, "Its peak."),
+  )

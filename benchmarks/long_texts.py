@@ -12,69 +12,46 @@ predicts pieces of 90 words, and the mean of their probabilities counts.
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from absl import app, flags
+from absl import app
 
-from benchmarks import side_by_side
+from benchmarks import inference_works, side_by_side
+from benchmarks.side_by_side import FLAGS
 from bertlib.data import vocabulary
 from bertlib.io import result_files
 
-FLAGS = flags.FLAGS
 LENGTH, TOTAL, PIECE = 128, 250, 90  # tokens of the model and a text; words
 CUTS = ("truncate", "head_tail", "windows")
-
-
-def define_flags() -> None:
-  """Defines the flags."""
-  for name in ("sst_dir", "filler_file", "init_checkpoint"):
-    flags.DEFINE_string(name, None, "Path.", required=True)
-  flags.DEFINE_integer("num_train", 400, "Number of training texts.")
-  flags.DEFINE_integer("num_dev", 300, "Number of dev texts.")
-  flags.DEFINE_integer(
-    "num_sentences",
-    3000,
-    "Number of short sentences; 0 if the model has learned them.",
-  )
-  flags.DEFINE_list("seeds", "1,2,3", "Seeds.")
 
 
 def main(argv: Sequence[str]) -> None:
   """Trains with each way and seed, and prints the accuracies."""
   with tempfile.TemporaryDirectory() as folder:
-    for split, number in (("train", FLAGS.num_train), ("dev", FLAGS.num_dev)):
-      path = os.path.join(folder, f"{split}.tsv")
+    for name, rows in (
+      ("train", make_rows("train", FLAGS.num_train)),
+      ("dev", make_rows("dev", FLAGS.num_dev)),
+      ("sentences", read_sentences("train")[: FLAGS.num_sentences]),
+    ):
+      path = os.path.join(folder, f"{name}.tsv")
       with open(path, "w", encoding="utf-8") as file:
-        file.writelines(make_rows(split, number))
-    with open(f"{folder}/sentences.tsv", "w", encoding="utf-8") as file:
-      file.writelines(
-        f"{text.strip()}\t{label}\n"
-        for text, label in read_sentences("train")[: FLAGS.num_sentences]
-      )
-    first = FLAGS.init_checkpoint
-    if FLAGS.num_sentences:
-      first = train(
-        folder,
-        "truncate",
-        "0",
-        [
-          *(f"--init_checkpoint={first}", *argv[1:]),
-          *("--train_file=sentences.tsv", "--num_train_epochs=1"),
-          *("--train_batch_size=32", "--learning_rate=2e-4"),
-        ],
-      )
+        file.writelines(f"{text.strip()}\t{label}\n" for text, label in rows)
+    first = train(
+      folder,
+      "truncate",
+      "0",
+      *(f"--init_checkpoint={FLAGS.init_checkpoint}", *argv[1:]),
+      *("--train_file=sentences.tsv", "--num_train_epochs=1"),
+      *("--train_batch_size=32", "--learning_rate=2e-4"),
+    )
     found: dict[str, list[float]] = {}
     for seed in FLAGS.seeds:
       for cut in CUTS:
-        out = train(
-          folder, cut, seed, [f"--init_checkpoint={first}", *argv[1:]]
-        )
+        out = train(folder, cut, seed, f"--init_checkpoint={first}", *argv[1:])
         results = result_files.read_results(f"{out}/eval_results.txt")
         found.setdefault(cut, []).append(results["eval_accuracy"])
         if cut == "truncate":
@@ -95,12 +72,11 @@ def read_sentences(split: str) -> list[list[str]]:
   return rows
 
 
-def make_rows(split: str, number: int) -> Iterator[str]:
-  """Yields lines of a text and its label, in an order that a seed fixes."""
+def make_rows(split: str, number: int) -> Iterator[tuple[str, str]]:
+  """Yields texts and their labels, in an order that a seed fixes."""
   rng, rows = random.Random(split), read_sentences(split)[-number:]
-  with open(FLAGS.filler_file, encoding="utf-8") as file:
-    articles = json.load(file)["data"]
-  paragraphs = [p["context"] for a in articles for p in a["paragraphs"]]
+  pairs = inference_works.squad_questions(FLAGS.filler_file)
+  paragraphs = [*dict.fromkeys(paragraph for _, paragraph in pairs)]
   # Those around dev sentences are not those of training.
   half = len(paragraphs) // 2
   paragraphs = paragraphs[:half] if split == "train" else paragraphs[half:]
@@ -122,20 +98,17 @@ def make_rows(split: str, number: int) -> Iterator[str]:
     text = " ".join(
       [*words[:position], sentence.strip(), *words[position:last]]
     )
-    yield f"{text}\t{label}\n"
+    yield text, label
 
 
-def train(folder: str, cut: str, seed: str, more: Sequence[str]) -> str:
+def train(folder: str, cut: str, seed: str, *more: str) -> str:
   """Trains with one way to cut, and evaluates; returns the output folder."""
   out = os.path.join(folder, f"{cut}_{seed}")
-  side_by_side.run_command(
-    [
-      *(sys.executable, "run_classifier.py", "--task_name=tsv"),
-      *("--do_train", "--do_eval", f"--data_dir={folder}"),
-      *(f"--output_dir={out}", f"--max_seq_length={LENGTH}", f"--seed={seed}"),
-      *(f"--long_texts={cut}", "--train_batch_size=16"),
-      *("--learning_rate=5e-5", *more),
-    ]
+  side_by_side.run_python(
+    *("run_classifier.py", "--task_name=tsv", "--do_train", "--do_eval"),
+    *(f"--data_dir={folder}", f"--output_dir={out}", f"--seed={seed}"),
+    *(f"--max_seq_length={LENGTH}", f"--long_texts={cut}"),
+    *("--train_batch_size=16", "--learning_rate=5e-5", *more),
   )
   return out
 
@@ -159,5 +132,13 @@ def loop_accuracy(folder: str, model_dir: str) -> float:
 
 
 if __name__ == "__main__":
-  define_flags()
+  side_by_side.define(
+    sst_dir="Folder of SST-2.",
+    filler_file="Paragraphs, in the format of SQuAD.",
+    init_checkpoint="Encoder.",
+    num_train=(400, "Number of training texts."),
+    num_dev=(300, "Number of dev texts."),
+    num_sentences=(3000, "Number of short sentences."),
+    seeds=(["1", "2", "3"], "Seeds."),
+  )
   app.run(main)

@@ -22,22 +22,8 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from absl import flags
-
 from benchmarks import side_by_side, training_step
-from benchmarks.side_by_side import Answers, Settings, passes, repeat, timed
-
-FLAGS = flags.FLAGS
-
-
-def define_flags() -> None:
-  """Defines the flags."""
-  side_by_side.define_flags(passes=3)
-  side_by_side.define_encoder_flags()
-  side_by_side.require(data_dir="Folder of MRPC.")
-  side_by_side.define(
-    group_by_length=(True, "Length bucketing; not in the original.")
-  )
+from benchmarks.side_by_side import FLAGS, Answers, Settings, repeat, timed
 
 
 def main(_: list[str]) -> None:
@@ -50,25 +36,15 @@ def main(_: list[str]) -> None:
 
 def ours(settings: Settings) -> Answers:
   """An epoch of ours."""
-  keywords = plan(settings, read_config(settings))
+  keywords = training_step.training_plan(
+    settings, read_config(settings), settings.max_seq_length
+  )
   yield from graph_side(
     settings,
     training_step.describe(keywords),
     {"trim": True, "by_length": settings.group_by_length},
     seed=1,
     **keywords,
-  )
-
-
-def plan(settings: Settings, config: Any) -> dict[str, Any]:
-  """Keyword arguments of our `model_fn_builder`."""
-  return training_step.training_plan(
-    config,
-    {"seq_length": settings.max_seq_length},
-    train_batch_size=settings.batch_size,
-    max_seq_length=settings.max_seq_length,
-    precision=settings.precision,
-    xla=settings.xla,
   )
 
 
@@ -84,19 +60,20 @@ def hugging_face(settings: Settings) -> Answers:
   import transformers
   from transformers.trainer_pt_utils import get_length_grouped_indices
 
+  from bertlib.tasks.classification import classification
+
   torch.manual_seed(1)
   tokenizer = transformers.AutoTokenizer.from_pretrained(
     settings.hugging_face_dir
   )
-  path = os.path.join(settings.data_dir, "train.tsv")
-  with open(path, encoding="utf-8-sig") as file:
-    rows = [line.rstrip("\n").split("\t") for line in file][1:]
+  rows = classification.MrpcProcessor().get_train_examples(settings.data_dir)
   encoded = tokenizer(
-    *([row[column] for row in rows] for column in (3, 4)),
+    [row.text_a for row in rows],
+    [row.text_b for row in rows],
     truncation=True,
     max_length=settings.max_seq_length,
   )
-  labels = torch.tensor([int(row[0]) for row in rows])
+  labels = torch.tensor([int(row.label) for row in rows])
   lengths = [len(ids) for ids in encoded["input_ids"]]
 
   def make_batch(indices):
@@ -125,16 +102,11 @@ def hugging_face(settings: Settings) -> Answers:
   yield from epochs(description, epoch)
 
 
-def in_model_dir(settings: Settings, name: str) -> str:
-  """Path of a file in --model_dir."""
-  return os.path.join(settings.model_dir, name)
-
-
 def read_config(settings: Settings) -> Any:
   """Config of our model, as ours or the original's `BertConfig`."""
   import modeling
 
-  path = in_model_dir(settings, "bert_config.json")
+  path = os.path.join(settings.model_dir, "bert_config.json")
   return modeling.BertConfig.from_json_file(path)
 
 
@@ -155,7 +127,7 @@ def padded(
 def epochs(description: str, epoch: Callable[[], None]) -> Answers:
   """A side that runs one epoch to warm up, then times an epoch per pass."""
   description += f"; first epoch {timed(epoch):.1f} s"
-  yield from passes(description, "an epoch", 1, epoch)
+  yield from side_by_side.passes(description, "an epoch", 1, epoch)
 
 
 def graph_side(
@@ -170,13 +142,13 @@ def graph_side(
 
   processor = run_classifier.MrpcProcessor()
   examples = processor.get_train_examples(settings.data_dir)
-  path = in_model_dir(settings, "tokenizer.json")  # of RoBERTa's kind
+  path = os.path.join(settings.model_dir, "tokenizer.json")  # of RoBERTa's kind
   if os.path.exists(path):
     from bertlib.data import subword_tokenizer
 
     tokenizer = subword_tokenizer.load(path)
   else:
-    path = in_model_dir(settings, "vocab.txt")
+    path = os.path.join(settings.model_dir, "vocab.txt")
     tokenizer = tokenization.FullTokenizer(path, do_lower_case=True)
   with tempfile.TemporaryDirectory() as folder:
     records = os.path.join(folder, "train.tf_record")
@@ -195,7 +167,7 @@ def graph_side(
     model_fn = training_step.classifier(
       read_config(settings),
       num_train_steps=num_steps * (settings.passes + 1),
-      init_checkpoint=in_model_dir(settings, "bert_model.ckpt"),
+      init_checkpoint=os.path.join(settings.model_dir, "bert_model.ckpt"),
       **keywords,
     )
     yield from graph_epochs(
@@ -226,4 +198,10 @@ def graph_epochs(
 
 
 if __name__ == "__main__":
-  side_by_side.run(main, define_flags)
+  side_by_side.run(
+    main,
+    passes=3,
+    **side_by_side.ENCODER,
+    data_dir="Folder of MRPC.",
+    group_by_length=(True, "Length bucketing; not in the original."),
+  )

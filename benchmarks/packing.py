@@ -14,12 +14,9 @@ import dataclasses
 import random
 from typing import Any
 
-from absl import flags
-
 from benchmarks import side_by_side, training_step
-from benchmarks.side_by_side import Answers, Settings, Side, passes, repeat
+from benchmarks.side_by_side import FLAGS, Answers, Settings, Side, repeat
 
-FLAGS = flags.FLAGS
 MAX_SEQUENCES = 8
 
 
@@ -29,13 +26,6 @@ SIDES = {
   "packed unpadded": {"packs": True, "unpad": True},
   "unpadded": {"packs": False, "unpad": True},
 }
-
-
-def define_flags() -> None:
-  """Defines the flags."""
-  side_by_side.define_flags()
-  side_by_side.define_model_flags()
-  side_by_side.define(sequences=(512, "Sequences."))
 
 
 def main(_: list[str]) -> None:
@@ -92,7 +82,7 @@ def epochs(settings: Settings) -> Answers:
     ways = training_step.describe(keywords)
     description = f"{ways}; {steps} steps, tokens fill {fill:.3f} of the rows"
     call = repeat, steps, session.run, spec.train_op
-    yield from passes(description, "an epoch", 1, *call)
+    yield from side_by_side.passes(description, "an epoch", 1, *call)
 
 
 def make_rows(
@@ -146,4 +136,8 @@ def make_rows(
 
 
 if __name__ == "__main__":
-  side_by_side.run(main, define_flags)
+  side_by_side.run(
+    main,
+    **side_by_side.MODEL,
+    sequences=(512, "Sequences."),
+  )

@@ -15,25 +15,8 @@ from __future__ import annotations
 
 import re
 
-from absl import flags
-
 from benchmarks import side_by_side, training_step
-from benchmarks.side_by_side import Answers, Settings
-
-FLAGS = flags.FLAGS
-
-
-def define_flags() -> None:
-  """Defines the flags."""
-  side_by_side.define_flags(passes=1)
-  side_by_side.define_model_flags()
-  # A trial would measure the peak of all variants.
-  FLAGS.set_default("peer_precision", "float32")
-  FLAGS.set_default("torch_compile", "off")
-  side_by_side.define(
-    steps=(2, "Steps per pass, after the first two."),
-    hugging_face=(False, "Whether to measure transformers too."),
-  )
+from benchmarks.side_by_side import FLAGS, Answers, Settings
 
 
 def main(_: list[str]) -> None:
@@ -92,4 +75,13 @@ def peaks(side: Answers) -> Answers:
 
 
 if __name__ == "__main__":
-  side_by_side.run(main, define_flags)
+  side_by_side.run(
+    main,
+    passes=1,
+    **side_by_side.MODEL,
+    steps=(2, "Steps per pass, after the first two."),
+    hugging_face=(False, "Whether to measure transformers too."),
+    # A trial would measure the peak of all variants.
+    peer_precision=(("float32", "bfloat16", "auto"), "Precision of PyTorch."),
+    torch_compile=(("off", "on", "auto"), "Whether PyTorch compiles."),
+  )

@@ -14,26 +14,12 @@ import os
 
 import numpy as np
 import tensorflow as tf
-from absl import flags
 
 import tokenization
-from benchmarks import side_by_side
+from benchmarks import results, side_by_side
+from benchmarks.side_by_side import FLAGS
 from bertlib.io import text_files
 from bertlib.reporting import run_report
-
-FLAGS = flags.FLAGS
-
-
-def define_flags() -> None:
-  """Defines the flags."""
-  side_by_side.require(
-    output_dir="Output folder of run_pretraining.py --do_train --do_eval.",
-    vocab_file="Vocabulary.",
-    train_text="Text of the training records.",
-    eval_input_file="Held-out records.",
-    picture="PNG file to write.",
-  )
-  side_by_side.define(do_lower_case=(True, "Lower-case the text."))
 
 
 def main(_: list[str]) -> None:
@@ -72,27 +58,28 @@ def unigram_loss() -> float:
 
 def draw(curve, held_out: tuple[int, float], unigram: float) -> None:
   """Plots the training loss, its running mean, and the unigram loss."""
-  import matplotlib
-
-  matplotlib.use("agg")
-  from matplotlib import pyplot
-
   steps, losses = map(np.array, zip(*curve))
   width = 9
   means = np.convolve(losses, np.ones(width) / width, "valid")
-  figure, axes = pyplot.subplots(figsize=(7, 3.6), layout="constrained")
-  axes.plot(steps, losses, color="#b8cbe0", lw=0.8, label="a training batch")
   middle = slice(width // 2, width // 2 + len(means))
-  axes.plot(steps[middle], means, color="#1f4e8c", label="mean of nine")
-  axes.axhline(unigram, color="#777777", ls="--", lw=1)
-  axes.text(steps[-1], unigram, "best unigram model ", va="bottom", ha="right")
-  axes.plot(*held_out, "o", color="#c8501e", label="held out")
-  axes.set(xlabel="step", ylabel="masked LM loss (nat)")
-  axes.set_ylim(min(held_out[1], means.min()) - 0.4, unigram + 1.5)
-  axes.spines[["top", "right"]].set_visible(False)
-  axes.legend(frameon=False)
-  figure.savefig(FLAGS.picture, dpi=150)
+  name = "best unigram model "
+  with results.plot(FLAGS.picture, "step", "masked LM loss (nat)") as axes:
+    axes.plot(steps, losses, color="#b8cbe0", lw=0.8, label="a training batch")
+    axes.plot(steps[middle], means, color="#1f4e8c", label="mean of nine")
+    axes.axhline(unigram, color="#777777", ls="--", lw=1)
+    axes.text(steps[-1], unigram, name, va="bottom", ha="right")
+    axes.plot(*held_out, "o", color="#c8501e", label="held out")
+    axes.set_ylim(min(held_out[1], means.min()) - 0.4, unigram + 1.5)
 
 
 if __name__ == "__main__":
-  side_by_side.run(main, define_flags)
+  side_by_side.run(
+    main,
+    side_by_side.define,
+    output_dir="Output folder of run_pretraining.py --do_train --do_eval.",
+    vocab_file="Vocabulary.",
+    train_text="Text of the training records.",
+    eval_input_file="Held-out records.",
+    picture="PNG file to write.",
+    do_lower_case=(True, "Lower-case the text."),
+  )

@@ -19,28 +19,16 @@ less on other load of the machine.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
+import shutil
 import sys
 import tempfile
 
-from absl import flags
+from benchmarks import side_by_side
+from benchmarks.side_by_side import FLAGS, Answers, Settings, Side
 
-from benchmarks import results, side_by_side
-from benchmarks.side_by_side import Answers, Settings, Side, Worker
-
-FLAGS = flags.FLAGS
 _BATCH_SIZE = 32
-
-
-def define_flags() -> None:
-  """Defines the flags."""
-  side_by_side.define_flags(passes=3)
-  side_by_side.require(
-    vocab_file="Vocabulary.", text_file="Text file, one sentence per line."
-  )
-  side_by_side.define(dupe_factor=(5, "See create_pretraining_data.py."))
 
 
 def main(_: list[str]) -> None:
@@ -48,7 +36,15 @@ def main(_: list[str]) -> None:
   from bertlib.io import processes
 
   script = "create_pretraining_data.py"
-  sides = {
+  words = [
+    f"--input_file={FLAGS.text_file}",
+    f"--vocab_file={FLAGS.vocab_file}",
+    f"--dupe_factor={FLAGS.dupe_factor}",
+  ]
+  if FLAGS.peer_python:
+    side_by_side.check_peers("datasets", "torch", "transformers")
+    words.append("--segments=documents")
+  commands = {
     "ours": [sys.executable, script],
     "one worker": [sys.executable, script, "--num_workers=1"],
     "two workers": [sys.executable, script, "--num_workers=2"],
@@ -56,55 +52,51 @@ def main(_: list[str]) -> None:
   pairs = [("whole command", "two workers", "one worker")]
   if FLAGS.reference:
     original = os.path.join(FLAGS.reference, script)
-    sides["reference"] = [FLAGS.reference_python, original]
+    commands["reference"] = [FLAGS.reference_python, original]
     pairs += [
       ("its processor time", "ours", "reference"),
       ("whole command", "two workers", "reference"),
     ]
-  words = [
-    f"--input_file={FLAGS.text_file}",
-    f"--vocab_file={FLAGS.vocab_file}",
-    f"--dupe_factor={FLAGS.dupe_factor}",
-  ]
-  peers = []
-  if FLAGS.peer_python:
-    side_by_side.check_peers("datasets", "torch", "transformers")
-    words.append("--segments=documents")
-    peers.append(Side("remask", remask, settings={"words": [script, *words]}))
-    for ours, number in ("ours", None), ("two workers", 2):
-      for way in ("", ", tuned"):
-        name = f"transformers-{number or 1} process{'es' * bool(number)}{way}"
-        how = {"num_processes": number, "is_tuned": bool(way)}
-        peers.append(Side(name, transformers, FLAGS.peer_python, how))
-        pairs.append(("its processor time", ours, name))
-        pairs.append(("masks of an epoch", "remask", name))
-  measures = ("whole command", "its processor time")
-  values = {measure: {name: [] for name in sides} for measure in measures}
-  answers = {name: {"description": "", "versions": {}} for name in sides}
-  with contextlib.ExitStack() as stack:
-    workers = [stack.enter_context(Worker(side)) for side in peers]
-    for number in range(FLAGS.passes):
-      folder = stack.enter_context(tempfile.TemporaryDirectory())
-      paths = {name: os.path.join(folder, name) for name in sides}
-      for name, command in sides.items():
-        output = f"--output_file={paths[name]}"
-        done = side_by_side.run_command([*command, *words, output])
-        for measure, value in zip(measures, done[1:]):
-          values[measure][name].append(value)
-      for worker in workers:
-        for measure, value in worker.ask().items():
-          by_side = values.setdefault(measure, {})
-          by_side.setdefault(worker.name, []).append(value)
-      if FLAGS.reference and not number:
-        check_equal(paths["ours"], paths["reference"])
-      results.show_pass(number + 1, values)
-  side_by_side.report(
-    f"{os.path.basename(FLAGS.text_file)}, {FLAGS.dupe_factor} duplicates",
-    answers | {worker.name: worker.first_answer for worker in workers},
-    values,
-    pairs,
-    threads=processes.usable_cores(),
-  )
+  with tempfile.TemporaryDirectory() as folder:
+    folders = {name: os.path.join(folder, name) for name in commands}
+    sides = [
+      Side(
+        name,
+        whole_command,
+        settings={"words": [*start, *words], "folder": folders[name]},
+      )
+      for name, start in commands.items()
+    ]
+    if FLAGS.peer_python:
+      own = {"words": [*commands["ours"], *words]}
+      sides.append(Side("remask", remask, settings=own))
+      for ours, number in ("ours", None), ("two workers", 2):
+        for way in ("", ", tuned"):
+          name = f"transformers-{number or 1} process{'es' * bool(number)}{way}"
+          how = {"num_processes": number, "is_tuned": bool(way)}
+          sides.append(Side(name, transformers, FLAGS.peer_python, how))
+          pairs.append(("its processor time", ours, name))
+          pairs.append(("masks of an epoch", "remask", name))
+    file_name = os.path.basename(FLAGS.text_file)
+    work = f"{file_name}, {FLAGS.dupe_factor} duplicates"
+    threads = processes.usable_cores()
+    side_by_side.compare(sides, work, pairs, threads=threads)
+    if FLAGS.reference:
+      check_equal(folders["ours"], folders["reference"])
+
+
+def whole_command(settings: Settings) -> Answers:
+  """A command that writes records; it is not run before it is timed."""
+  yield {"description": "", "versions": {}}
+  output = f"--output_file={os.path.join(settings.folder, 'records')}"
+  while True:
+    os.mkdir(settings.folder)
+    done = side_by_side.run_command([*settings.words, output])
+    yield {
+      "whole command": done.seconds,
+      "its processor time": done.processor_seconds,
+    }
+    shutil.rmtree(settings.folder)
 
 
 def transformers(settings: Settings) -> Answers:
@@ -175,9 +167,7 @@ def remask(settings: Settings) -> Answers:
   tokenizer = tokenization.FullTokenizer(settings.vocab_file)
   with tempfile.TemporaryDirectory() as folder, tf.Graph().as_default():
     path = os.path.join(folder, "records")
-    side_by_side.run_command(
-      [sys.executable, *settings.words, f"--output_file={path}"]
-    )
+    side_by_side.run_command([*settings.words, f"--output_file={path}"])
     num_records = tf_records.count_records(path)
     dataset = training_batches.input_fn_builder(
       *([path], 128, 20, True),
@@ -202,16 +192,14 @@ def processor_seconds() -> float:
 
 
 def check_equal(ours: str, theirs: str) -> None:
-  """Compares the records of two files; features may be in any order."""
+  """Compares the records in two folders; features may be in any order."""
   import tensorflow as tf
 
   from bertlib.cli.errors import InputError
 
-  def examples(path):
-    return [
-      tf.train.Example.FromString(record)
-      for record in tf.data.TFRecordDataset(path).as_numpy_iterator()
-    ]
+  def examples(folder):
+    records = tf.data.TFRecordDataset(os.path.join(folder, "records"))
+    return [*map(tf.train.Example.FromString, records.as_numpy_iterator())]
 
   records = examples(ours)
   if records != examples(theirs):
@@ -220,4 +208,10 @@ def check_equal(ours: str, theirs: str) -> None:
 
 
 if __name__ == "__main__":
-  side_by_side.run(main, define_flags)
+  side_by_side.run(
+    main,
+    passes=3,
+    vocab_file="Vocabulary.",
+    text_file="Text file, one sentence per line.",
+    dupe_factor=(5, "See create_pretraining_data.py."),
+  )

@@ -18,10 +18,9 @@ import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from absl import flags
-
 import modeling
 from benchmarks import side_by_side
+from benchmarks.side_by_side import FLAGS
 from bertlib.checkpoints import model_folder
 from bertlib.cli.errors import InputError
 from bertlib.data import tf_records
@@ -29,43 +28,8 @@ from bertlib.task.task_record import StepShape
 from bertlib.training import step_plan
 from website import markdown
 
-FLAGS = flags.FLAGS
-
-
 # Bytes per activation.
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-
-
-def define_flags() -> None:
-  """Defines the flags."""
-  side_by_side.define(
-    bert_config_file=(str, "Config of the model; default: BERT-Base."),
-    max_seq_length=(["128", "512"], "Tokens per sequence."),
-    max_predictions_per_seq=(["20", "80"], "Masked tokens per sequence."),
-    train_batch_size=(["256"], "Global batch size, in sequences."),
-    num_train_steps=(["900000", "100000"], "Steps."),
-    precision=(tuple(_BYTES), "Precision of the measurement."),
-    epochs=(["9", "4"], "Number of passes over the records."),
-    devices=(["1", "8", "64"], "Numbers of devices."),
-    bandwidth_gb=(
-      1.25,
-      "Bandwidth in GB/s (10^9 bytes) that a device sends while it receives as"
-      " much. 1.25 is Ethernet of 10 Gbit/s.",
-    ),
-  )
-  for name, meaning in (
-    (
-      "record_files",
-      "Records of create_pretraining_data.py; only their size is used.",
-    ),
-    ("sequences_per_second", "Throughput of one device, as measured."),
-    (
-      "sequences_at_once",
-      "Sequences per micro-batch: the number with which the throughput was"
-      " measured. Larger batches are split.",
-    ),
-  ):
-    flags.DEFINE_list(name, None, meaning, required=True)
 
 
 class Phase(NamedTuple):
@@ -137,7 +101,7 @@ def main(_: list[str]) -> None:
 def read_phases() -> list[Phase]:
   """Reads the phases from the flags."""
   columns = {
-    name: [kind(value) for value in getattr(FLAGS, name)]
+    name: [kind(value) for value in getattr(FLAGS, name).split(",")]
     for name, kind in COLUMNS.items()
   }
   number = max(map(len, columns.values()))
@@ -225,7 +189,7 @@ def device_rows(
   heads += ["sent per step and device", "all-reduce per step", "hours"]
   rows = [heads]
   bandwidth = FLAGS.bandwidth_gb * 1e9
-  for number in map(int, FLAGS.devices):
+  for number in map(int, FLAGS.devices.split(",")):
     sent = gigabytes(exchanged_bytes(config, number))
     shares = [share(config, phase, number, bandwidth) for phase in phases]
     for count, found in enumerate(shares, start=1):
@@ -244,4 +208,25 @@ def gigabytes(num_bytes: float) -> str:
 
 
 if __name__ == "__main__":
-  side_by_side.run(main, define_flags)
+  side_by_side.run(
+    main,
+    side_by_side.define,
+    record_files="Records of create_pretraining_data.py; only their size is"
+    " used.",
+    sequences_per_second="Throughput of one device, as measured.",
+    sequences_at_once="Sequences per micro-batch: the number with which the"
+    " throughput was measured. Larger batches are split.",
+    bert_config_file=(str, "Config of the model; default: BERT-Base."),
+    max_seq_length=("128,512", "Tokens per sequence."),
+    max_predictions_per_seq=("20,80", "Masked tokens per sequence."),
+    train_batch_size=("256", "Global batch size, in sequences."),
+    num_train_steps=("900000,100000", "Steps."),
+    precision=(tuple(_BYTES), "Precision of the measurement."),
+    epochs=("9,4", "Number of passes over the records."),
+    devices=("1,8,64", "Numbers of devices."),
+    bandwidth_gb=(
+      1.25,
+      "Bandwidth in GB/s (10^9 bytes) that a device sends while it receives as"
+      " much. 1.25 is Ethernet of 10 Gbit/s.",
+    ),
+  )

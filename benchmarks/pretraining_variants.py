@@ -14,17 +14,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 
-from absl import flags
-
-from benchmarks import side_by_side
+from benchmarks import results, side_by_side
+from benchmarks.side_by_side import FLAGS
 from bertlib.io import text_files
 from bertlib.reporting import run_report
 from website import markdown
-
-FLAGS = flags.FLAGS
 
 # What differs, by name: flags of the data, flags of the training.
 VARIANTS = {
@@ -46,17 +42,6 @@ TRAINING = [
   *("--train_batch_size=32", "--learning_rate=1e-3", "--bias_correction"),
   *("--warmup_proportion=0.1", "--precision=auto"),
 ]
-
-
-def define_flags() -> None:
-  """Defines the flags."""
-  side_by_side.require(
-    text_file="Text: a sentence per line, a blank line between documents.",
-    vocab_file="Vocabulary.",
-    bert_config_file="Config of the model.",
-    folder="Folder for all files.",
-  )
-  side_by_side.define(tokens=(3_000_000, "Tokens per training."))
 
 
 def main(_: list[str]) -> None:
@@ -83,59 +68,52 @@ def path(name: str, ending: str = "") -> str:
   return os.path.join(FLAGS.folder, re.sub(r"\W+", "_", name) + ending)
 
 
-def run(script: str, *arguments: str) -> None:
-  """Runs a command of this project."""
-  subprocess.run([sys.executable, script, *arguments], check=True)
-
-
 def write_records(name: str, documents: list[str], more: list[str]) -> str:
   """Writes the records of some documents; returns their file."""
   with open(path(name, ".txt"), "w", encoding="utf-8") as file:
     file.write("\n\n".join(documents))
-  run(
-    "create_pretraining_data.py",
-    f"--input_file={path(name, '.txt')}",
-    f"--output_file={path(name, '.tfrecord')}",
-    f"--vocab_file={FLAGS.vocab_file}",
-    *DATA,
-    *more,
+  side_by_side.run_python(
+    *("create_pretraining_data.py", *DATA, *more),
+    watch=sys.stderr.write,
+    input_file=path(name, ".txt"),
+    output_file=path(name, ".tfrecord"),
+    vocab_file=FLAGS.vocab_file,
   )
   return path(name, ".tfrecord")
 
 
 def train(name: str, records: str, held_out: str, more: list[str]):
   """Trains on records; returns the metrics of evaluations, by step."""
-  run(
-    "run_pretraining.py",
-    f"--input_file={records}",
-    f"--eval_input_file={held_out}",
-    f"--vocab_file={FLAGS.vocab_file}",
-    f"--bert_config_file={FLAGS.bert_config_file}",
-    f"--output_dir={path(name)}",
-    f"--token_budget={FLAGS.tokens}",
-    *TRAINING,
-    *more,
+  side_by_side.run_python(
+    *("run_pretraining.py", *TRAINING, *more),
+    watch=sys.stderr.write,
+    input_file=records,
+    eval_input_file=held_out,
+    vocab_file=FLAGS.vocab_file,
+    bert_config_file=FLAGS.bert_config_file,
+    output_dir=path(name),
+    token_budget=FLAGS.tokens,
   )
   return run_report.read_scalars(os.path.join(path(name), "dev"))
 
 
 def draw(curves: dict[str, list[tuple[int, float]]]) -> None:
   """Plots the held-out loss over the tokens."""
-  import matplotlib
-
-  matplotlib.use("agg")
-  from matplotlib import pyplot
-
-  figure, axes = pyplot.subplots(figsize=(7, 3.6), layout="constrained")
-  for name, curve in curves.items():
-    steps, losses = zip(*curve)
-    tokens = [FLAGS.tokens * step / steps[-1] for step in steps]
-    axes.plot(tokens, losses, label=name)
-  axes.set(xlabel="tokens", ylabel="held-out masked LM loss (nat)")
-  axes.spines[["top", "right"]].set_visible(False)
-  axes.legend(frameon=False)
-  figure.savefig(path("curves", ".png"), dpi=150)
+  label = "held-out masked LM loss (nat)"
+  with results.plot(path("curves", ".png"), "tokens", label) as axes:
+    for name, curve in curves.items():
+      steps, losses = zip(*curve)
+      tokens = [FLAGS.tokens * step / steps[-1] for step in steps]
+      axes.plot(tokens, losses, label=name)
 
 
 if __name__ == "__main__":
-  side_by_side.run(main, define_flags)
+  side_by_side.run(
+    main,
+    side_by_side.define,
+    text_file="Text: a sentence per line, a blank line between documents.",
+    vocab_file="Vocabulary.",
+    bert_config_file="Config of the model.",
+    folder="Folder for all files.",
+    tokens=(3_000_000, "Tokens per training."),
+  )

@@ -14,22 +14,10 @@ import functools
 import os
 import tempfile
 
-from absl import flags
-
 from benchmarks import inference_works, mrpc_epoch, side_by_side, training_step
-from benchmarks.side_by_side import Answers, Settings, timed
-
-FLAGS = flags.FLAGS
+from benchmarks.side_by_side import FLAGS, Answers, Settings, timed
 
 NUM_DOCUMENTS = 4  # of a query
-
-
-def define_flags() -> None:
-  """Defines the flags."""
-  side_by_side.define_flags(passes=3)
-  side_by_side.define_encoder_flags()
-  side_by_side.require(squad_file="Questions of SQuAD.")
-  side_by_side.define(steps=(8, "Steps per pass."))
 
 
 def main(_: list[str]) -> None:
@@ -43,18 +31,17 @@ def main(_: list[str]) -> None:
   side_by_side.compare(sides, f"SQuAD, {work}, {model}")
 
 
-def read_lists(settings: Settings) -> dict[str, list]:
-  """Evenly spaced questions with paragraphs, the right one first."""
+def read_lists(settings: Settings) -> tuple[list[str], list[list[str]]]:
+  """Evenly spaced questions, and their paragraphs, the right one first."""
   questions = [*inference_works.squad_questions(settings.squad_file)]
   texts = [*dict.fromkeys(text for _, text in questions)]
   count = settings.batch_size * settings.steps
   chosen = questions[:: len(questions) // count][:count]
   firsts = [texts.index(right) for _, right in chosen]
-  return {
-    "query": [query for query, _ in chosen],
-    "documents": [(texts[i:] + texts)[:NUM_DOCUMENTS] for i in firsts],
-    "labels": [[50.0] + [0.0] * (NUM_DOCUMENTS - 1)] * count,
-  }
+  return (
+    [query for query, _ in chosen],
+    [(texts[i:] + texts)[:NUM_DOCUMENTS] for i in firsts],
+  )
 
 
 def ours(settings: Settings) -> Answers:
@@ -67,16 +54,18 @@ def ours(settings: Settings) -> Answers:
   from bertlib.tasks.ranking.ranking_records import Group
 
   config = mrpc_epoch.read_config(settings)
-  keywords = mrpc_epoch.plan(settings, config)
-  rows = zip(*read_lists(settings).values())
+  keywords = training_step.training_plan(
+    settings, config, settings.max_seq_length
+  )
+  labels = [1.0] + [0.0] * (NUM_DOCUMENTS - 1)
   layout = ranking_records.layout(
     "listwise", NUM_DOCUMENTS, settings.max_seq_length
   )
-  vocab_file = mrpc_epoch.in_model_dir(settings, "vocab.txt")
+  vocab_file = os.path.join(settings.model_dir, "vocab.txt")
   with tempfile.NamedTemporaryFile() as file:
     ranking_records.write_records(
       file.name,
-      [Group(*row) for row in rows],
+      [Group(*row, labels) for row in zip(*read_lists(settings))],
       layout,
       tokenization.FullTokenizer(vocab_file),
       LongDocumentSettings(),
@@ -87,7 +76,7 @@ def ours(settings: Settings) -> Answers:
     model_fn = run_reranker.model_fn_builder(
       config,
       "listwise",
-      init_checkpoint=mrpc_epoch.in_model_dir(settings, "bert_model.ckpt"),
+      init_checkpoint=os.path.join(settings.model_dir, "bert_model.ckpt"),
       learning_rate=5e-5,
       num_train_steps=1000,
       num_warmup_steps=0,
@@ -113,9 +102,9 @@ def per_pair(settings: Settings, answers: Answers) -> Answers:
 
 def sentence_transformers(settings: Settings) -> Answers:
   """CrossEncoderTrainer, in the faster of two ways to compute its loss."""
-  import datasets
   from sentence_transformers import cross_encoder
 
+  from benchmarks import finetune_sentence_transformers
   from benchmarks.torch_optimizer import make_optimizer
 
   model = cross_encoder.CrossEncoder(
@@ -124,32 +113,26 @@ def sentence_transformers(settings: Settings) -> Answers:
     max_length=settings.max_seq_length,
     device="cpu",
   )
-  data = datasets.Dataset.from_dict(read_lists(settings))
+  data = finetune_sentence_transformers.make_lists(*read_lists(settings))
   optimizer = make_optimizer(model, learning_rate=5e-5)
   precision = settings.peer_precision.replace("auto", "float32")
 
   def train(size, num_steps=1):
-    arguments = cross_encoder.CrossEncoderTrainingArguments(
-      folder,
-      use_cpu=True,
+    finetune_sentence_transformers.fit(
+      model,
+      data,
+      cross_encoder.losses.ListNetLoss(model, mini_batch_size=size),
+      (optimizer, None),
       bf16=precision == "bfloat16",
       per_device_train_batch_size=settings.batch_size,
       max_steps=num_steps,
-      save_strategy="no",
-      report_to="none",
-      disable_tqdm=True,
     )
-    loss = cross_encoder.losses.ListNetLoss(model, mini_batch_size=size)
-    cross_encoder.CrossEncoderTrainer(
-      model, arguments, data, loss=loss, optimizers=(optimizer, None)
-    ).train()
 
-  with tempfile.TemporaryDirectory() as folder:
-    train(-1)
-    size = min((-1, None), key=functools.partial(timed, train))
-    description = f"{precision}, mini_batch_size={size}"
-    epoch = functools.partial(train, size, settings.steps)
-    yield from per_pair(settings, mrpc_epoch.epochs(description, epoch))
+  train(-1)
+  size = min((-1, None), key=functools.partial(timed, train))
+  description = f"{precision}, mini_batch_size={size}"
+  epoch = functools.partial(train, size, settings.steps)
+  yield from per_pair(settings, mrpc_epoch.epochs(description, epoch))
 
 
 def hugging_face(settings: Settings) -> Answers:
@@ -159,10 +142,11 @@ def hugging_face(settings: Settings) -> Answers:
 
   from benchmarks.torch_optimizer import make_optimizer
 
-  data, model_dir = read_lists(settings), settings.hugging_face_dir
+  queries, documents = read_lists(settings)
+  model_dir = settings.hugging_face_dir
   encoded = transformers.AutoTokenizer.from_pretrained(model_dir)(
-    [query for query in data["query"] for _ in range(NUM_DOCUMENTS)],
-    [text for texts in data["documents"] for text in texts],
+    [query for query in queries for _ in range(NUM_DOCUMENTS)],
+    [text for texts in documents for text in texts],
     truncation=True,
     max_length=settings.max_seq_length,
   )
@@ -190,4 +174,10 @@ def hugging_face(settings: Settings) -> Answers:
 
 
 if __name__ == "__main__":
-  side_by_side.run(main, define_flags)
+  side_by_side.run(
+    main,
+    passes=3,
+    **side_by_side.ENCODER,
+    squad_file="Questions of SQuAD.",
+    steps=(8, "Steps per pass."),
+  )

@@ -6,13 +6,14 @@ lines in docs/results/performance.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import re
 import shlex
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Callable, NamedTuple
 
 # Value of each pass, by measure and side.
@@ -125,16 +126,15 @@ def command_line(module: str, arguments: Iterable[str]) -> str:
 
 def processor() -> dict[str, str]:
   """`processor` and `instruction_sets` of a `Result`."""
-  try:
-    with open("/proc/cpuinfo") as file:
-      found = dict(re.findall(r"(?m)^([\w ]+?)\s*: (.*)", file.read()))
-  except OSError:  # not Linux
-    found = {}
-  names = found.get("flags", found.get("Features", "")).split()
+  from bertlib.io import processes
+  from bertlib.reporting import receipts
+
   is_vector = re.compile("avx|vnni|amx|bf16|fp16|asimd|sve|i8mm").search
   return {
-    "processor": found.get("model name", "unknown"),
-    "instruction_sets": " ".join(filter(is_vector, names)),
+    "processor": receipts.device()["cpu"],
+    "instruction_sets": " ".join(
+      sorted(filter(is_vector, processes.features()))
+    ),
   }
 
 
@@ -204,3 +204,25 @@ def read(path: str) -> list[Result]:
       ratios = [Ratio(**ratio) for ratio in row.pop("ratios")]
       found.append(Result(**row, ratios=ratios))
   return found
+
+
+def write_rows(path: str, rows: Iterable[dict[str, Any]]) -> None:
+  """Writes a file of JSON lines."""
+  with open(path, "w", encoding="utf-8") as file:
+    file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+@contextlib.contextmanager
+def plot(path: str, xlabel: str, ylabel: str) -> Iterator[Any]:
+  """Axes of a plot, which is then written as PNG."""
+  import matplotlib
+
+  matplotlib.use("agg")
+  from matplotlib import pyplot
+
+  figure, axes = pyplot.subplots(figsize=(7, 3.6), layout="constrained")
+  yield axes
+  axes.set(xlabel=xlabel, ylabel=ylabel)
+  axes.spines[["top", "right"]].set_visible(False)
+  axes.legend(frameon=False)
+  figure.savefig(path, dpi=150)

@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, Callable, NamedTuple
 
@@ -58,14 +58,18 @@ _THREADS = [
 ]
 
 
-def define(**meanings: tuple[Any, str]) -> None:
+def define(**meanings: str | tuple[Any, str]) -> None:
   """Defines flags by name: the default, and what the flag means.
 
-  A type stands for no default, a tuple for choices, the first of which is the
-  default. Integers are at least 1, or 0 if that is the default; floats are at
-  least 0.
+  A meaning alone is that of a text that has to be given. A type stands for no
+  default, a tuple for choices, the first of which is the default. Integers are
+  at least 1, or 0 if that is the default; floats are at least 0.
   """
-  for name, (default, meaning) in meanings.items():
+  for name, described in meanings.items():
+    if isinstance(described, str):
+      flags.DEFINE_string(name, None, described, required=True)
+      continue
+    default, meaning = described
     kind = default if isinstance(default, type) else type(default)
     value = None if kind is default else default
     if kind is tuple:
@@ -79,58 +83,55 @@ def define(**meanings: tuple[Any, str]) -> None:
       others.get(kind, flags.DEFINE_string)(name, value, meaning)
 
 
-def require(**meanings: str) -> None:
-  """Defines flags that have to be given: texts, by name."""
-  for name, meaning in meanings.items():
-    flags.DEFINE_string(name, None, meaning, required=True)
-
-
-def define_flags(passes: int = 5) -> None:
-  """Defines the flags that benchmarks share; each uses some."""
+def define_flags(passes: int = 5, **more: str | tuple[Any, str]) -> None:
+  """Defines the flags that benchmarks share, each uses some; and its own."""
   precisions = ("auto", *PRECISIONS)
   trial = "auto takes the faster in a trial."
-  define(
-    peer_python=PEER_PYTHON,
-    passes=(passes, "Passes over all sides."),
-    json_file=(str, "Append the results to this file, as JSON lines."),
-    num_threads=(int, "Threads per side; default: as many as cores."),
-    precision=((*precisions, "float16"), "Ours, see run_classifier.py."),
-    xla=(("auto", "on", "off"), "Ours."),
-    peer_precision=(precisions, f"Precision of PyTorch; {trial}"),
-    torch_compile=(
-      ("auto", "on", "off"),
-      f"Whether PyTorch compiles its model; {trial}",
-    ),
-    reference=(str, "Checkout of google-research/bert."),
-    reference_python=("python3.7", "Python that runs the reference."),
-  )
+  switch = ("auto", "on", "off")
+  shared = {
+    "peer_python": PEER_PYTHON,
+    "passes": (passes, "Passes over all sides."),
+    "json_file": (str, "Append the results to this file, as JSON lines."),
+    "num_threads": (int, "Threads per side; default: as many as cores."),
+    "precision": ((*precisions, "float16"), "Ours, see run_classifier.py."),
+    "xla": (switch, "Ours."),
+    "peer_precision": (precisions, f"Precision of PyTorch; {trial}"),
+    "torch_compile": (switch, f"Whether PyTorch compiles its model; {trial}"),
+    "reference": (str, "Checkout of google-research/bert."),
+    "reference_python": ("python3.7", "Python that runs the reference."),
+  }
+  define(**shared | more)
 
 
-def define_model_flags() -> None:
-  """Defines the flags of a model with random weights, its batch and memory."""
-  define(
-    layers=(12, "Layers."),
-    hidden=(768, "Hidden size H; the intermediate size is 4 H."),
-    heads=(12, "Attention heads."),
-    batch_size=(16, "Examples per step."),
-    seq_length=(128, "Tokens per example."),
-    gradient_accumulation_steps=(1, "Micro-batches."),
-    recompute_activations=(False, "Gradient checkpointing, on both sides."),
-    memory_gb=(float, "Ours: sets the two flags above."),
-  )
-
-
-def define_encoder_flags() -> None:
-  """Defines the flags of a trained encoder, for both sides, and its batch."""
-  require(
-    model_dir="Folder with bert_config.json, vocab.txt and bert_model.ckpt,"
-    " such as convert_checkpoint.py writes.",
-    hugging_face_dir="The same model for transformers.",
-  )
-  define(
-    batch_size=(32, "Examples per batch."),
-    max_seq_length=(128, "Tokens; longer pairs are truncated."),
-  )
+# Flags of a model with random weights, its batch and memory.
+MODEL = {
+  "layers": (12, "Layers."),
+  "hidden": (768, "Hidden size H; the intermediate size is 4 H."),
+  "heads": (12, "Attention heads."),
+  "batch_size": (16, "Examples per step."),
+  "seq_length": (128, "Tokens per example."),
+  "gradient_accumulation_steps": (1, "Micro-batches."),
+  "recompute_activations": (False, "Gradient checkpointing, on both sides."),
+  "memory_gb": (float, "Ours: sets the two flags above."),
+}
+# Flags of a trained encoder, for both sides, and its batch.
+ENCODER = {
+  "model_dir": "Folder with bert_config.json, vocab.txt and bert_model.ckpt,"
+  " such as convert_checkpoint.py writes.",
+  "hugging_face_dir": "The same model for transformers.",
+  "batch_size": (32, "Examples per batch."),
+  "max_seq_length": (128, "Tokens; longer pairs are truncated."),
+}
+# Flags of a baseline, which trains with another library.
+BASELINE = {
+  "model_dir": "Folder of the model to start from, for that library.",
+  "train_file": (str, "Examples."),
+  "dev_file": (str, "The same, to evaluate."),
+  "learning_rate": (5e-5, "Its peak."),
+  "max_seq_length": (128, "Tokens."),
+  "seed": (1, "Of the output layer, order and dropout."),
+  "precision": (tuple(PRECISIONS), "bfloat16 is autocast."),
+}
 
 
 # The driver
@@ -145,11 +146,13 @@ class Side(NamedTuple):
   settings: Any = None  # what the function gets besides the flags, by name
 
 
-def run(main: Callable, define_flags: Callable) -> None:
-  """Runs a benchmark as a command."""
+def run(
+  main: Callable, define: Callable = define_flags, **meanings: Any
+) -> None:
+  """Runs a benchmark as a command with flags, see `define`."""
   from bertlib.cli import app
 
-  define_flags()
+  define(**meanings)
   app.run(main)
 
 
@@ -203,7 +206,9 @@ def chosen(
   return found
 
 
-def compare(sides: list[Side], work: str, pairs: Any = None) -> Values:
+def compare(
+  sides: list[Side], work: str, pairs: Any = None, **optional: Any
+) -> Values:
   """Runs the sides in turns, and reports ratios with their range."""
   with contextlib.ExitStack() as stack:
     workers = [stack.enter_context(Worker(side)) for side in sides]
@@ -213,19 +218,23 @@ def compare(sides: list[Side], work: str, pairs: Any = None) -> Values:
         largest = max(abs(a - b) for a, b in zip(first, outputs))
         name = worker.name
         print(f"outputs of {name} and ours differ by at most {largest:.1g}")
-    values = alternate(workers)
-  report(work, {w.name: w.first_answer for w in workers}, values, pairs)
+    values = alternate(workers, FLAGS.passes, lambda worker: [worker.ask()])
+  answers = {worker.name: worker.first_answer for worker in workers}
+  report(work, answers, values, pairs, **optional)
   return values
 
 
-def alternate(workers: list[Worker], request: str = "") -> Values:
-  """Lets workers do their work in turns; prints the values of each pass."""
+def alternate(
+  sides: Sequence[Any], passes: int, visit: Callable[[Any], Iterable[Answer]]
+) -> Values:
+  """Visits sides in turns; prints the last values of each pass."""
   values: Values = {}
-  for number in range(FLAGS.passes):
-    for worker in workers[:: -1 if number % 2 else 1]:
-      for measure, value in worker.ask(request).items():
-        by_side = values.setdefault(measure, {w.name: [] for w in workers})
-        by_side[worker.name].append(value)
+  for number in range(passes):
+    for side in sides[:: -1 if number % 2 else 1]:
+      for answer in visit(side):
+        for measure, value in answer.items():
+          by_side = values.setdefault(measure, {})
+          by_side.setdefault(side.name, []).append(value)
     results.show_pass(number + 1, values)
   return values
 
@@ -238,16 +247,14 @@ def one_by_one(
   Returns the first answers, and the values of all works, `asks` per process.
   """
   answers: dict[str, Answer] = {}
-  values: Values = {}
-  for number in range(rounds):
-    for side in sides[:: -1 if number % 2 else 1]:
-      with Worker(side) as worker:
-        answers[side.name] = worker.first_answer
-        for _ in range(asks):
-          for measure, value in worker.ask().items():
-            by_side = values.setdefault(measure, {s.name: [] for s in sides})
-            by_side[side.name].append(value)
-    results.show_pass(number + 1, values)
+
+  def visit(side):
+    with Worker(side) as worker:
+      answers[side.name] = worker.first_answer
+      for _ in range(asks):
+        yield worker.ask()
+
+  values = alternate(sides, rounds, visit)
   return answers, values
 
 
@@ -403,10 +410,15 @@ def repeat(times: int, function: Callable, *args: Any) -> None:
 
 
 def passes(
-  description: str, measure: str, times: int, function: Callable, *args: Any
+  description: str,
+  measure: str,
+  times: int,
+  function: Callable,
+  *args: Any,
+  **first: Any,
 ) -> Answers:
   """A side that makes `times` calls per pass, and gives the time of one."""
-  yield {"description": description}
+  yield {"description": description, **first}
   while True:
     yield {measure: timed(repeat, times, function, *args) / times}
 
@@ -417,6 +429,14 @@ class Done(NamedTuple):
   output: str  # its standard output
   seconds: float  # wall-clock time
   processor_seconds: float  # of all its threads
+
+
+def run_python(
+  *words: str, watch: Callable[[str], Any] = lambda line: None, **options: Any
+) -> Done:
+  """Runs a command of this Python with flags by name, see `run_command`."""
+  named = [f"--{name}={value}" for name, value in options.items()]
+  return run_command([sys.executable, *words, *named], watch)
 
 
 def run_command(
@@ -474,7 +494,7 @@ def with_compiled(name: str, torch_compile: str) -> dict[str, bool]:
 
 
 def fastest(
-  candidates: dict[str, Callable[[], Any]], repeats: int
+  candidates: dict[str, Callable], repeats: int, *args: Any
 ) -> tuple[str, str]:
   """The fastest of some functions, and a description of the trial.
 
@@ -483,7 +503,7 @@ def fastest(
   seconds, failed = {}, []
   for name, run in candidates.items():
     try:
-      run()
+      run(*args)
       seconds[name] = []
     except Exception as error:
       if _COMPILED not in name or len(candidates) == 1:
@@ -493,7 +513,7 @@ def fastest(
     return name, name
   for _ in range(repeats):
     for name, of_variant in seconds.items():
-      of_variant.append(timed(candidates[name]))
+      of_variant.append(timed(candidates[name], *args))
   medians = {name: statistics.median(s) for name, s in seconds.items()}
   best = min(medians, key=medians.get)
   tried = ", ".join(f"{name} {value:.3g} s" for name, value in medians.items())

@@ -11,32 +11,16 @@ are there are kept.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
 import random
-import sys
 from collections.abc import Iterator
 from typing import Any
 
-from absl import flags
-
-from benchmarks import inference_works, side_by_side
-
-FLAGS = flags.FLAGS
-
-
-def define_flags() -> None:
-  """Defines the flags."""
-  side_by_side.require(
-    model_dir="Encoder that searches.",
-    train_file="SQuAD, for training.",
-    dev_file="SQuAD, for evaluation.",
-    output_dir="Folder of the lists.",
-  )
-  side_by_side.define(
-    dev_paragraphs=(300, "Paragraphs of the dev set."),
-  )
+from benchmarks import inference_works, results, side_by_side
+from benchmarks.side_by_side import FLAGS
 
 
 def main(_: list[str]) -> None:
@@ -45,14 +29,15 @@ def main(_: list[str]) -> None:
     return
   os.makedirs(FLAGS.output_dir, exist_ok=True)
   chosen = itertools.islice(pairs(FLAGS.dev_file), FLAGS.dev_paragraphs)
-  write("dev.jsonl", mined("dev", chosen, 29))
+  path = functools.partial(os.path.join, FLAGS.output_dir)
+  results.write_rows(path("dev.jsonl"), mined("dev", chosen, 29))
   rows = [*mined("train", pairs(FLAGS.train_file), 2)]
   texts = sorted({row["positive"] for row in rows})
   draw = random.Random(1)
   for row in rows:
     others = [t for t in draw.sample(texts, 3) if t != row["positive"]]
     row["negatives"] += others[:2]
-  write("lists.jsonl", rows)
+  results.write_rows(path("lists.jsonl"), rows)
 
 
 def pairs(path: str) -> Iterator[dict[str, str]]:
@@ -65,28 +50,29 @@ def pairs(path: str) -> Iterator[dict[str, str]]:
 
 def mined(name: str, rows: Any, number: int) -> Iterator[dict[str, Any]]:
   """The rows with so many wrong paragraphs that a search finds closest."""
-  write(f"{name}_pairs.jsonl", rows)
+  path = os.path.join(FLAGS.output_dir, f"{name}_pairs.jsonl")
+  results.write_rows(path, rows)
   folder = os.path.join(FLAGS.output_dir, f"{name}_search")
-  side_by_side.run_command(
-    [
-      *(sys.executable, "run_embeddings.py", "--do_predict"),
-      f"--init_checkpoint={FLAGS.model_dir}",
-      f"--train_file={FLAGS.output_dir}/{name}_pairs.jsonl",
-      *("--text_columns=query,positive", f"--mine_negatives={number}"),
-      *("--max_seq_length=256", f"--output_dir={folder}"),
-    ]
+  side_by_side.run_python(
+    *("run_embeddings.py", "--do_predict", "--text_columns=query,positive"),
+    init_checkpoint=FLAGS.model_dir,
+    train_file=path,
+    mine_negatives=number,
+    max_seq_length=256,
+    output_dir=folder,
   )
   path = os.path.join(folder, f"{name}_pairs_negatives.jsonl")
   with open(path, encoding="utf-8") as file:
     yield from map(json.loads, file)
 
 
-def write(name: str, rows: Any) -> None:
-  """Writes a file of JSON lines."""
-  path = os.path.join(FLAGS.output_dir, name)
-  with open(path, "w", encoding="utf-8") as file:
-    file.writelines(json.dumps(row) + "\n" for row in rows)
-
-
 if __name__ == "__main__":
-  side_by_side.run(main, define_flags)
+  side_by_side.run(
+    main,
+    side_by_side.define,
+    model_dir="Encoder that searches.",
+    train_file="SQuAD, for training.",
+    dev_file="SQuAD, for evaluation.",
+    output_dir="Folder of the lists.",
+    dev_paragraphs=(300, "Paragraphs of the dev set."),
+  )

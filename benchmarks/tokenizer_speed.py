@@ -44,7 +44,7 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
   """Defines the flags."""
   side_by_side.define_flags(passes=7)
-  side_by_side.require(
+  side_by_side.define(
     vocab_file="Vocabulary, or tokenizer.json.",
     text_file="UTF-8 text, one text per line; may be gzipped.",
   )

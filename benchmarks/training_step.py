@@ -15,19 +15,8 @@ import os
 import sys
 from typing import Any, Callable
 
-from absl import flags
-
 from benchmarks import side_by_side
-from benchmarks.side_by_side import Answers, Settings, passes, repeat
-
-FLAGS = flags.FLAGS
-
-
-def define_flags() -> None:
-  """Defines the flags."""
-  side_by_side.define_flags()
-  side_by_side.define_model_flags()
-  side_by_side.define(steps=(3, "Steps per pass."))
+from benchmarks.side_by_side import FLAGS, Answers, Settings, passes, repeat
 
 
 def main(_: list[str]) -> None:
@@ -130,38 +119,40 @@ def plan(settings: Settings) -> tuple[Any, dict[str, Any]]:
   import modeling
 
   config = modeling.BertConfig(**sizes(settings))
-  names = ("precision", "xla", "memory_gb")
-  names += ("gradient_accumulation_steps", "recompute_activations")
-  keywords = training_plan(
-    config,
-    # The last layer computes only [CLS].
-    {"seq_length": settings.seq_length, "num_output_positions": 1},
-    train_batch_size=settings.batch_size,
-    max_seq_length=settings.seq_length,
-    **{name: getattr(settings, name) for name in names},
-  )
+  # The last layer computes only [CLS].
+  keywords = training_plan(settings, config, settings.seq_length, 1)
   return config, {**keywords, "seed": 1}
 
 
-def read_flags(**values: Any):
-  """Settings of run_classifier.py with these flags, and the devices."""
+def read_flags(settings: Settings, max_seq_length: int, **more: Any):
+  """Settings of run_classifier.py with the same flags, and the devices."""
   from bertlib.cli import option
   from bertlib.hardware import devices
   from bertlib.tasks.classification.settings import ClassifierSettings
 
-  flags = option.make(ClassifierSettings, **values)
+  names = ("precision", "xla", "memory_gb")
+  names += ("gradient_accumulation_steps", "recompute_activations")
+  given = {n: getattr(settings, n) for n in names if hasattr(settings, n)}
+  given |= {"max_seq_length": max_seq_length, **more}
+  flags = option.make(
+    ClassifierSettings, train_batch_size=settings.batch_size, **given
+  )
   return flags, devices.find_and_choose(flags)
 
 
 def training_plan(
-  config: Any, sizes: dict[str, int], **values: Any
+  settings: Settings,
+  config: Any,
+  max_seq_length: int,
+  num_output_positions: int | None = None,
+  **more: Any,
 ) -> dict[str, Any]:
-  """How run_classifier.py computes a step, with values of flags by name."""
+  """How run_classifier.py computes a step, as keywords of its `model_fn`."""
   from bertlib.task.task_record import StepShape
   from bertlib.training import step_plan
 
-  flags, found = read_flags(**values)
-  shape = StepShape(**sizes)
+  flags, found = read_flags(settings, max_seq_length, **more)
+  shape = StepShape(max_seq_length, num_output_positions=num_output_positions)
   planned = step_plan.plan_training(
     flags, found, found.compute(), config, shape
   )
@@ -180,40 +171,47 @@ def describe(keywords: dict[str, Any]) -> str:
 
 
 def graph_side(
-  settings: Settings, description: str, **keywords: Any
+  settings: Settings, description: str, mode: str = "train", **keywords: Any
 ) -> Answers:
-  """A side of ours or of the original, whose functions have the same names."""
-  call = make_step(settings, "train", **keywords)
-  repeat(2, *call)
-  yield from passes(description, "a step", settings.steps, *call)
+  """A side of ours or of the original, whose functions have the same names.
 
-
-def make_step(
-  settings: Settings, mode: str, **keywords: Any
-) -> tuple[Callable, Any, dict[Any, Any]]:
-  """A function that does a step of training or "infer", and its arguments."""
-  import tensorflow.compat.v1 as tf
-
+  The mode is that of Estimator: "train" or "infer".
+  """
   import modeling
 
   batch = random_batch(settings)
-  batch_size = settings.batch_size if mode == "train" else None
+  shape = [settings.batch_size if mode == "train" else None, None]
+  shapes = {name: shape[: array.ndim] for name, array in batch.items()}
+  model_fn = classifier(modeling.BertConfig(**sizes(settings)), **keywords)
+  yield from feed(settings, description, model_fn, batch, shapes, mode)
+
+
+def feed(
+  settings: Settings,
+  description: str,
+  model_fn: Callable,
+  batch: dict[str, Any],
+  shapes: dict[str, Any],
+  mode: str = "train",
+  **first: Any,
+) -> Answers:
+  """A side whose graph gets the same batch in each step."""
+  import tensorflow.compat.v1 as tf
 
   def placeholders():
     return {
-      name: tf.placeholder(tf.int32, [batch_size, None][: array.ndim])
+      name: tf.placeholder(array.dtype, shapes[name])
       for name, array in batch.items()
     }
 
   session, features, spec = start_session(
-    classifier(modeling.BertConfig(**sizes(settings)), **keywords),
-    placeholders,
-    settings.batch_size,
-    mode,
+    model_fn, placeholders, settings.batch_size, mode
   )
-  feed = {features[name]: array for name, array in batch.items()}
+  fed = {features[name]: array for name, array in batch.items()}
   fetches = spec.train_op if mode == "train" else spec.predictions
-  return session.run, fetches, feed
+  call = session.run, fetches, fed
+  repeat(2, *call)
+  yield from passes(description, "a step", settings.steps, *call, **first)
 
 
 def classifier(config: Any, **more: Any) -> Callable:
@@ -281,4 +279,8 @@ def torch_step(
 
 
 if __name__ == "__main__":
-  side_by_side.run(main, define_flags)
+  side_by_side.run(
+    main,
+    **side_by_side.MODEL,
+    steps=(3, "Steps per pass."),
+  )
