@@ -31,24 +31,11 @@ import tracemalloc
 from collections.abc import Iterable, Iterator
 from typing import Any, Callable
 
-from absl import flags
-
 import tokenization
 from benchmarks import results, side_by_side
+from benchmarks.side_by_side import FLAGS
 from bertlib.cli.errors import InputError
 from bertlib.data import subword_tokenizer
-
-FLAGS = flags.FLAGS
-
-
-def define_flags() -> None:
-  """Defines the flags."""
-  side_by_side.define_flags(passes=7)
-  side_by_side.define(
-    vocab_file="Vocabulary, or tokenizer.json.",
-    text_file="UTF-8 text, one text per line; may be gzipped.",
-  )
-  side_by_side.define(do_lower_case=(True, "Lower-case the text."))
 
 
 def main(_: list[str]) -> None:
@@ -232,4 +219,10 @@ def cache_peak(
 
 
 if __name__ == "__main__":
-  side_by_side.run(main, define_flags)
+  side_by_side.run(
+    main,
+    passes=7,
+    vocab_file="Vocabulary, or tokenizer.json.",
+    text_file="UTF-8 text, one text per line; may be gzipped.",
+    do_lower_case=(True, "Lower-case the text."),
+  )
