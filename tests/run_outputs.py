@@ -17,6 +17,13 @@ def read_json(path):
     return json.load(file)
 
 
+def edit_json(path, **changed):
+  """Changes values in a JSON file; `...` removes a key."""
+  content = read_json(path) | changed
+  content = {key: value for key, value in content.items() if value is not ...}
+  path.write_text(json.dumps(content))
+
+
 def read_results(path):
   """Lines `key = value` of a results file, with values as text."""
   with open(path, encoding="utf-8") as file:

@@ -3,8 +3,6 @@
 That their scores are equal is in `round_trip_test.py`.
 """
 
-import json
-
 import pytest
 import run_outputs
 import tiny_huggingface
@@ -55,10 +53,6 @@ def converted(folder, tmp_path, name="ours", **options):
   """A folder of ours, and its `model.json`."""
   tiny_huggingface.convert(folder, tmp_path / name, **options)
   return tmp_path / name, run_outputs.read_json(tmp_path / name / "model.json")
-
-
-def edit(path, values):
-  path.write_text(json.dumps(run_outputs.read_json(path) | values))
 
 
 def back(ours, tmp_path):
@@ -149,9 +143,9 @@ def test_numbers_and_more_labels_are_of_a_classifier_there_and_back(
 
 def test_a_classifier_that_was_converted_earlier_keeps_its_activation(tmp_path):
   ours, _ = converted(write(tmp_path / "a", num_labels=3), tmp_path)
+  run_outputs.edit_json(ours / "bert_config.json", **of_release_4(SIGMOID))
   earlier = {"kind": "multi_label", "problem_type": None}
-  edit(ours / "bert_config.json", of_release_4(SIGMOID))
-  edit(ours / "model.json", earlier)
+  run_outputs.edit_json(ours / "model.json", **earlier)
   config = run_outputs.read_json(back(ours, tmp_path) / "config.json")
   assert config[PACKAGE]["activation_fn"] == SIGMOID
 

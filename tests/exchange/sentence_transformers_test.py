@@ -14,6 +14,7 @@ import reference_data
 import run_outputs
 import tiny_huggingface
 from refused import refusal
+from run_outputs import edit_json
 from safetensors.numpy import load_file
 
 import run_embeddings
@@ -75,13 +76,6 @@ def source(tmp_path):
   return copy
 
 
-def edit(path, **values):
-  """Changes values in a JSON file; None removes a key."""
-  content = run_outputs.read_json(path) | values
-  content = {key: v for key, v in content.items() if v is not None}
-  path.write_text(json.dumps(content))
-
-
 def edit_modules(folder, change):
   """Replaces the modules of a folder by what a function makes of them."""
   modules = run_outputs.read_json(folder / "modules.json")
@@ -133,23 +127,23 @@ def test_a_length_of_the_tokenizer_counts(
   source, tmp_path, key, length, expected
 ):
   folder = source()
-  edit(folder / ENCODER, max_seq_length=None)
-  edit(folder / "tokenizer_config.json", model_max_length=None)
-  edit(folder / "tokenizer_config.json", **{key: length})
+  edit_json(folder / ENCODER, max_seq_length=...)
+  lengths = {"model_max_length": ...} | {key: length}
+  edit_json(folder / "tokenizer_config.json", **lengths)
   found = description_of(folder, tmp_path)["max_seq_length"]
   assert json.dumps(found) == str(expected)
 
 
 def test_the_dot_product_of_normalized_vectors_is_cosine(source, tmp_path):
   folder = source()
-  edit(folder / CONFIG, similarity_fn_name="dot")
+  edit_json(folder / CONFIG, similarity_fn_name="dot")
   assert description_of(folder, tmp_path) == DESCRIPTIONS[OLD]
 
 
 def test_lower_casing_of_the_transformer_module_counts(source, tmp_path):
   folder = source()
-  edit(folder / ENCODER, do_lower_case=True)
-  edit(folder / "tokenizer_config.json", do_lower_case=False)
+  edit_json(folder / ENCODER, do_lower_case=True)
+  edit_json(folder / "tokenizer_config.json", do_lower_case=False)
   assert description_of(folder, tmp_path)["do_lower_case"] is True
 
 
@@ -186,7 +180,7 @@ def test_what_has_no_counterpart_is_refused(
   release, file, values, message, source, tmp_path
 ):
   folder = source(release)
-  edit(folder / file, **values)
+  edit_json(folder / file, **values)
   found = refusal(read, folder, tmp_path)
   found = found.replace("2_Dense/model.safetensors", DENSE)
   assert f"{folder / file}: " in found and message in found
@@ -265,7 +259,7 @@ def test_prompts_are_those_of_encode_query_and_encode_document(
   prompts, default, query, passage, source, tmp_path
 ):
   folder = source()
-  edit(folder / CONFIG, prompts=prompts, default_prompt_name=default)
+  edit_json(folder / CONFIG, prompts=prompts, default_prompt_name=default)
   ours = read(folder, tmp_path)
   spec = embedding_spec.from_json(
     run_outputs.read_json(ours / "model.json")["embedding"]
@@ -277,7 +271,7 @@ def test_prompts_are_those_of_encode_query_and_encode_document(
 
 def test_truncate_dim_is_named_and_kept(source, tmp_path):
   folder = source()
-  edit(folder / CONFIG, truncate_dim=4)
+  edit_json(folder / CONFIG, truncate_dim=4)
   _, lines = tiny_huggingface.convert(folder, tmp_path / "ours")
   assert any("encode(texts, dim=4) gives as many" in n for n in lines)
   back = write(tmp_path / "ours", tmp_path)
@@ -288,7 +282,7 @@ def test_truncate_dim_is_named_and_kept(source, tmp_path):
 def test_another_projection_than_described_is_refused(width, tmp_path):
   ours = read(published(OLD), tmp_path)
   embedding = EMBEDDINGS[OLD] | {"projection_dim": width}
-  edit(ours / "model.json", embedding=embedding)
+  edit_json(ours / "model.json", embedding=embedding)
   message = rf"of width \[6\], but by model.json {width}"
   with pytest.raises(InputError, match=message):
     write(ours, tmp_path)
