@@ -1,12 +1,13 @@
 """Tests of inference in 8 bits: products, calibration, commands."""
 
 import dataclasses
-import json
 import os
+import shutil
 
 import commands
 import numpy as np
 import pytest
+import run_outputs
 import tensorflow.compat.v1 as tf
 import tiny_classifier
 import tiny_embeddings
@@ -183,8 +184,18 @@ def checkpoint(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def plain(checkpoint):
+  """The hidden states in float32."""
+  return _hidden_states(checkpoint)
+
+
+@pytest.fixture(scope="module")
 def ranges(checkpoint, tmp_path_factory):
-  return str(tmp_path_factory.mktemp("ranges"))  # kept by the first test
+  """A folder with the ranges of the layers."""
+  folder = str(tmp_path_factory.mktemp("ranges"))
+  encoder = quantization.TrainedEncoder(CONFIG, checkpoint, folder, None, 8)
+  quantization.find(encoder, None, _batches)
+  return folder
 
 
 def _in_int8(checkpoint, ranges, *skipped):
@@ -202,16 +213,16 @@ def _in_int8(checkpoint, ranges, *skipped):
   [(), ("1/output",)],  # the layer before a skipped one returns floats
 )
 @pytest.mark.usefixtures("kernel_values")
-def test_hidden_states_are_near_those_of_float32(checkpoint, ranges, skipped):
-  plain = _hidden_states(checkpoint)
+def test_hidden_states_are_near_those_of_float32(
+  checkpoint, ranges, plain, skipped
+):
   quantized = _in_int8(checkpoint, ranges, *skipped)
   assert not np.array_equal(plain, quantized)
   found = np.corrcoef(plain.ravel(), quantized.ravel())[0, 1]
   assert found > least_correlation(0.995)
 
 
-def test_skipped_layers_are_computed_in_float32(checkpoint, ranges):
-  plain = _hidden_states(checkpoint)
+def test_skipped_layers_are_computed_in_float32(checkpoint, ranges, plain):
   found = _in_int8(checkpoint, ranges, "0", "1")
   np.testing.assert_allclose(found, plain, atol=2e-4)
 
@@ -223,7 +234,9 @@ def test_a_layer_to_skip_that_does_not_exist_is_refused(checkpoint, ranges):
 
 
 @pytest.fixture
-def encoder(checkpoint, tmp_path):
+def encoder(checkpoint, ranges, tmp_path):
+  """The encoder, with its ranges in `tmp_path`."""
+  shutil.copy(f"{ranges}/{quantization.FILE}", tmp_path)
   return quantization.TrainedEncoder(
     CONFIG, checkpoint, str(tmp_path), tiny_model.tokenizer("a", "b"), 8
   )
@@ -234,11 +247,9 @@ def _refuse():
 
 
 def test_ranges_are_calibrated_once_per_checkpoint(encoder, tmp_path):
-  found = quantization.find(encoder, None, _batches)
-  assert quantization.find(encoder, None, _refuse) == found
+  quantization.find(encoder, None, _refuse)
   path = tmp_path / quantization.FILE
-  content = json.loads(path.read_text())
-  path.write_text(json.dumps(content | {"checkpoint_sha256": "of another"}))
+  run_outputs.edit_json(path, checkpoint_sha256="of another")
   with pytest.raises(AssertionError, match="calibrated again"):
     quantization.find(encoder, None, _refuse)
 
@@ -267,32 +278,29 @@ INNER = "bert/encoder/layer_1/output/dense"
   ],
 )
 def test_ranges_in_the_file_are_checked(encoder, tmp_path, layer, change):
-  quantization.find(encoder, None, _batches)
   path = tmp_path / quantization.FILE
-  content = json.loads(path.read_text())
-  content["ranges"][layer] = change(*content["ranges"][layer][:3])
-  path.write_text(json.dumps(content))
+  ranges = run_outputs.read_json(path)["ranges"]
+  ranges[layer] = change(*ranges[layer][:3])
+  run_outputs.edit_json(path, ranges=ranges)
   message = f"^{path}: the range of {layer} .* Delete it to calibrate again"
   with pytest.raises(InputError, match=message):
     quantization.find(encoder, None, _refuse)
 
 
 def test_an_earlier_file_serves_all_but_attention(encoder, tmp_path):
-  found = quantization.find(encoder, None, _batches)
+  found = quantization.find(encoder, None, _refuse)
   path = tmp_path / quantization.FILE
-  content = json.loads(path.read_text())
-  for layer, values in content["ranges"].items():
-    content["ranges"][layer] = values[:3]
-    if "/output/" in layer:
-      content["ranges"][layer][2] = None
-  path.write_text(json.dumps(content))
+  ranges = run_outputs.read_json(path)["ranges"]
+  for layer, values in ranges.items():
+    ranges[layer] = [*values[:2], None if "/output/" in layer else values[2]]
+  run_outputs.edit_json(path, ranges=ranges)
   assert quantization.find(encoder, None, _refuse)[SELF][:3] == found[SELF][:3]
   with pytest.raises(AssertionError, match="calibrated again"):
     quantization.find(encoder, None, _refuse, of_attention=True)
 
 
 def test_calibration_file_replaces_other_ranges(encoder, tmp_path, monkeypatch):
-  others = quantization.find(encoder, None, _batches)
+  others = quantization.find(encoder, None, _refuse)
   texts = tmp_path / "texts.txt"
   texts.write_text("a\nb a\n")
   found = quantization.find(encoder, str(texts), _refuse)
@@ -306,7 +314,7 @@ def test_calibration_file_replaces_other_ranges(encoder, tmp_path, monkeypatch):
 
 
 def test_ranges_serve_without_being_written(encoder, monkeypatch, caplog):
-  expected = quantization.find(encoder, None, _batches)
+  expected = quantization.find(encoder, None, _refuse)
   os.remove(os.path.join(encoder.folder, quantization.FILE))
 
   def refuse(*_):
@@ -449,10 +457,11 @@ def test_sentences_are_calibrated_with_the_default_prompt(once, tmp_path):
   ranges = []
   for prompts, prefix in (({"query": "query : "}, ""), ({}, "query : ")):
     path = trained.folder / "model.json"
-    content = json.loads(path.read_text())
-    content["embedding"]["prompts"] = prompts
-    content["embedding"]["default_prompt"] = next(iter(prompts), None)
-    path.write_text(json.dumps(content))
+    embedding = run_outputs.read_json(path)["embedding"] | {
+      "prompts": prompts,
+      "default_prompt": next(iter(prompts), None),
+    }
+    run_outputs.edit_json(path, embedding=embedding)
     texts = tmp_path / "texts.txt"
     lines = [f"{prefix}{a}\n" for a, _ in tiny_embeddings.PAIRS]
     texts.write_text("".join(lines))
