@@ -26,6 +26,15 @@ def there_and_back(tmp_path, weights=None, **config):
   return tmp_path / "ours", tmp_path / "back"
 
 
+def write(tmp_path, parts, description=None, more=(), **config):
+  """Writes a checkpoint with parts as a folder; returns what was done."""
+  shapes = tiny.variable_shapes(*parts) | dict(more)
+  checkpoint = tiny.write_checkpoint(
+    tmp_path / "run", shapes, description, **config
+  )
+  return tiny.convert_back(checkpoint, tmp_path / "theirs")
+
+
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
 def test_a_round_trip_is_bitwise_exact(architecture, tmp_path):
   weights = tiny.random_bits(architecture)
@@ -103,9 +112,7 @@ def test_a_description_survives(script, architecture, entries, tmp_path):
     "max_input_chars_per_word": 100,
     **entries,
   }
-  shapes = tiny.variable_shapes(tiny.ARCHITECTURES[architecture])
-  checkpoint = tiny.write_checkpoint(tmp_path / "ours", shapes, description)
-  lines = tiny.convert_back(checkpoint, tmp_path / "theirs")
+  lines = write(tmp_path, [tiny.ARCHITECTURES[architecture]], description)
   assert f"architecture: {architecture}" in lines
   assert any("task_specific_params" in line for line in lines)
   assert tiny.read(tmp_path / "theirs").description == description
@@ -179,11 +186,7 @@ def test_the_config_is_that_of_the_training(
   others = [name for name in (TAGGER, CLASSIFIER, CHOOSER) if name not in own]
   stale = {"problem_type": "of an earlier model", "architectures": others}
   stale = stale if "script" in (description or {}) else {}
-  shapes = tiny.variable_shapes(ENCODER, POOLER, head)
-  checkpoint = tiny.write_checkpoint(
-    tmp_path / "run", shapes, description, **stale, **config
-  )
-  tiny.convert_back(checkpoint, tmp_path / "theirs")
+  write(tmp_path, [ENCODER, POOLER, head], description, **stale, **config)
   found = run_outputs.read_json(tmp_path / "theirs" / "config.json")
   assert {key: found.get(key) for key in expected} == expected
   assert "torch_dtype" not in found
@@ -191,23 +194,19 @@ def test_the_config_is_that_of_the_training(
 
 @pytest.mark.parametrize("last", ["E-PER", "I-PER"])
 def test_what_transformers_makes_of_bioes_is_said(last, tmp_path):
-  shapes = tiny.variable_shapes(ENCODER, LABELS)
   description = {"script": "run_ner", "labels": ["O", "B-PER", last]}
-  checkpoint = tiny.write_checkpoint(tmp_path / "run", shapes, description)
-  lines = tiny.convert_back(checkpoint, tmp_path / "theirs")
+  lines = write(tmp_path, [ENCODER, LABELS], description)
   assert any("--scheme=BIO" in line for line in lines) == (last == "E-PER")
 
 
 def test_optimizer_state_is_left_out_and_counted(tmp_path):
-  shapes = tiny.variable_shapes(ENCODER, POOLER)
   kernel = "bert/pooler/dense/kernel"
   state = {f"{kernel}/adam_m": (4, 4), f"{kernel}/adam_v": (4, 4)}
   state |= {"loss_scale/scale": (), "global_step": ()}
-  checkpoint = tiny.write_checkpoint(tmp_path / "run", shapes | state)
-  lines = tiny.convert_back(checkpoint, tmp_path / "theirs")
+  lines = write(tmp_path, [ENCODER, POOLER], more=state)
   assert "left out: 4 tensors of the optimizer's state" in lines
   written = load_file(tmp_path / "theirs" / "model.safetensors")
-  assert len(written) == len(shapes)
+  assert len(written) == len(ENCODER | POOLER)
 
 
 @pytest.mark.parametrize(
@@ -220,10 +219,8 @@ def test_optimizer_state_is_left_out_and_counted(tmp_path):
 def test_variables_that_no_class_has_are_refused(
   parts, more, message, tmp_path
 ):
-  shapes = tiny.variable_shapes(*parts) | more
-  checkpoint = tiny.write_checkpoint(tmp_path / "run", shapes)
   with pytest.raises(InputError, match=message):
-    tiny.convert_back(checkpoint, tmp_path / "out")
+    write(tmp_path, parts, more=more)
 
 
 # The tokenizer
