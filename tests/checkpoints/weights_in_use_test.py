@@ -12,6 +12,7 @@ from absl import logging
 import run_classifier
 import run_embeddings
 import run_ner
+import run_pretraining
 import run_reranker
 import run_squad
 from bertlib.checkpoints import checkpoint_files
@@ -33,20 +34,14 @@ STATE = {
   "packing/position": [2],
   "save_counter": [],
 }
-FILES = {
-  "trained": "lines.txt",
-  "trained_squad": "squad.json",
-  "trained_ner": "ner.conll",
-  "trained_embeddings": "lines.txt",
-  "trained_reranker": "pairs.tsv",
-  "trained_pretraining": "lines.txt",
-}
-SCRIPTS = {
-  "trained": run_classifier,
-  "trained_squad": run_squad,
-  "trained_ner": run_ner,
-  "trained_embeddings": run_embeddings,
-  "trained_reranker": run_reranker,
+# Trained folders: their script, and a file to predict.
+MODELS = {
+  "trained": (run_classifier, "lines.txt"),
+  "trained_squad": (run_squad, "squad.json"),
+  "trained_ner": (run_ner, "ner.conll"),
+  "trained_embeddings": (run_embeddings, "lines.txt"),
+  "trained_reranker": (run_reranker, "pairs.tsv"),
+  "trained_pretraining": (run_pretraining, "lines.txt"),
 }
 # Ways to use a trained folder, by the commands that do.
 USES = {
@@ -75,30 +70,34 @@ def folder_of(world, tmp_path):
 
 def use(how, name, folder, world, run=commands.succeed):
   """Uses a trained folder; returns the result of `run`."""
+  script, file = MODELS[name]
   line = USES[how].format(
-    script=run_outputs.read_json(folder / "model.json")["script"],
+    script=script.__name__,
     folder=folder,
     world=world,
     out=f"{folder}_out",
-    file=FILES[name],
+    file=file,
   )
   return run(*line.split())
 
 
-@pytest.mark.parametrize("name", ["trained", "trained_embeddings"])
-@pytest.mark.parametrize("how", USES)
-def test_state_of_a_training_is_no_unused_weight(how, name, folder_of, world):
-  done = use(how, name, folder_of(name, {}), world)
+def test_state_of_a_training_is_no_unused_weight(folder_of, world):
+  done = use("prediction", "trained", folder_of("trained", {}), world)
   assert "does not use" not in done.stderr
 
 
 EXTRA = {"extra/kernel": np.ones([8, 8], np.float32)}
 
 
+# The other uses have the weights of a model by what each task shares.
 @pytest.mark.parametrize(
-  "name", [n for n in FILES if n != "trained_embeddings"]
+  ("how", "name"),
+  [
+    *(("prediction", name) for name in MODELS),
+    ("prediction elsewhere", "trained"),
+    ("SavedModel", "trained"),
+  ],
 )
-@pytest.mark.parametrize("how", USES)
 def test_an_unused_weight_is_named(how, name, folder_of, world):
   done = use(how, name, folder_of(name, EXTRA), world)
   assert "model.ckpt-1: has weights that the model does not use:" in done.stderr
@@ -106,12 +105,17 @@ def test_an_unused_weight_is_named(how, name, folder_of, world):
   assert "use: extra/kernel. Use the code that trained it" in done.stderr
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+  ("name", "precision"),
+  [
+    *((name, "float32") for name in MODELS if name != "trained_pretraining"),
+    ("trained", "bfloat16"),
+  ],
+)
 def test_a_predictor_names_unused_weights(name, precision, folder_of, caplog):
   logging.set_verbosity(logging.WARNING)
-  folder = str(folder_of(name, EXTRA))
-  SCRIPTS[name].Predictor(folder, precision=precision).close()
+  script, _ = MODELS[name]
+  script.Predictor(str(folder_of(name, EXTRA)), precision=precision).close()
   assert "does not use: extra/kernel. Use the code" in caplog.text
 
 
