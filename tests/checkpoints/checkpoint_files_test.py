@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pathlib
 import re
+import shutil
 from contextlib import nullcontext
 
 import numpy as np
@@ -38,10 +39,18 @@ MODEL = {
 }
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("saved")
+  write_checkpoint(folder)
+  return folder
+
+
 @pytest.fixture
-def checkpoint(tmp_path):
+def checkpoint(saved, tmp_path):
   """A classifier's checkpoint of step 7."""
-  return write_checkpoint(tmp_path)
+  shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+  return str(tmp_path / "model.ckpt-7")
 
 
 def write_checkpoint(folder, **sizes):
@@ -51,7 +60,8 @@ def write_checkpoint(folder, **sizes):
     step = tf.train.create_global_step()
     session.run(tf.global_variables_initializer())
     session.run(step.assign(7))
-    return tf.train.Saver().save(session, str(folder / "model.ckpt-7"))
+    saver = tf.train.Saver(save_relative_paths=True)
+    return saver.save(session, str(folder / "model.ckpt-7"))
 
 
 def build(config=CONFIG, num_labels=2):
