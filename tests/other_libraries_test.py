@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import commands
-import embedder_test
 import numpy as np
 import predict_test
 import pytest
@@ -63,7 +62,7 @@ def test_langchain_finds_the_nearest_document(vectors, capsys):
 def test_fastembed_loads_the_folder(vectors):
   pytest.importorskip("fastembed", reason="pip install fastembed")
   model = run_block("fastembed", vectors)["model"]
-  prompt = embedder_test.PROMPTS["passage"]
+  prompt = signatures_test.PROMPTS["passage"]
   found = [*model.embed([prompt + text for text in TEXTS])]
   np.testing.assert_allclose(found, OnnxModel(vectors).encode(TEXTS), atol=1e-6)
 

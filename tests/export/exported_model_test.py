@@ -6,6 +6,7 @@ import json
 import shutil
 
 import pytest
+import run_outputs
 import signatures_test
 import tensorflow as tf
 from refused import refusal
@@ -43,22 +44,19 @@ def model(folder):
 
 
 def test_an_exported_model_predicts_like_the_predictor(model, folder):
-  text_a, text_b = zip(*PAIRS)
-  outputs = model(text_a=text_a, text_b=text_b)
   with run_classifier.Predictor(str(folder)) as predictor:
     expected = predictor.predict(PAIRS)
-  assert outputs["label"].tolist() == [p.label for p in expected]
   rows = [list(p.probabilities.values()) for p in expected]
-  assert_equal(outputs["probabilities"], rows)
-
-
-def test_signatures_are_called_by_name(model):
-  pair = ["text_a", "text_b"]
-  assert model.signatures["tokenize"] == model.signatures["pair"] == pair
-  ids = model("tokenize", text_a=TEXTS, text_b=TEXTS)
-  outputs = model("ids", **ids)
-  expected = model("pair", text_a=TEXTS, text_b=TEXTS)
-  assert_equal(outputs["probabilities"], expected["probabilities"])
+  inputs = dict(zip(["text_a", "text_b"], zip(*PAIRS)))
+  assert model.signatures["tokenize"] == model.signatures["pair"] == [*inputs]
+  ids = model("tokenize", **inputs)
+  for outputs in (
+    model(**inputs),
+    model("pair", **inputs),
+    model("ids", **ids),
+  ):
+    assert outputs["label"].tolist() == [p.label for p in expected]
+    assert_equal(outputs["probabilities"], rows)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +114,13 @@ def test_a_damaged_export_is_refused_by_one_line(changes, folder, tmp_path):
   message = refusal(ExportedModel, str(damaged))
   assert message.startswith(str(damaged))
   assert "Export the model again" in message
+
+
+def test_files_beside_an_export_are_checked(folder, tmp_path):
+  exported = shutil.copytree(folder / "exported", tmp_path / "exported")
+  path = exported / "assets" / "model.json"
+  run_outputs.edit_json(path, do_lower_case=False)
+  assert refusal(ExportedModel, str(exported)).startswith(f"{path}: ")
 
 
 @pytest.mark.parametrize(

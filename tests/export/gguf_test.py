@@ -3,7 +3,6 @@
 import json
 
 import commands
-import embedder_test
 import numpy as np
 import pytest
 import signatures_test
@@ -90,10 +89,8 @@ def test_vectors_are_those_of_the_predictor(
 def test_scripts_that_lose_their_vowels_are_named(
   export, tmp_path, monkeypatch, caplog, do_lower_case
 ):
-  korean = [
-    "\u1112",
-    "##\u1161",
-  ]  # what is left of a syllable, and what is lost
+  # What is left of a syllable, and what is lost.
+  korean = ["\u1112", "##\u1161"]
   monkeypatch.setattr(
     signatures_test, "VOCAB", [*signatures_test.VOCAB, *korean]
   )
@@ -125,9 +122,10 @@ def test_the_encoder_of_a_task_has_no_pooling(export, tmp_path):
   assert "bert.pooling_type" not in reader.fields
 
 
-@pytest.mark.parametrize("spec", ["cls", "max"])
-def test_what_llama_cpp_does_not_compute_is_refused(export, tmp_path, spec):
-  folder = embedder_test.make_model(tmp_path, spec)
+@pytest.mark.parametrize("pooling", ["cls", "max"])
+def test_what_llama_cpp_does_not_compute_is_refused(export, tmp_path, pooling):
+  model = signatures_test.MODELS[f"embeddings, {pooling}"]
+  folder = signatures_test.make_model(tmp_path, **model)
   with pytest.raises(InputError, match="does not compute"):
     export(folder)
   assert not (tmp_path / "exported").exists()

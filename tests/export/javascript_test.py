@@ -41,12 +41,14 @@ TEXTS = [
   "[SEP]",
 ]
 QUESTION = "is it good?"
-VECTORS = signatures_test.EMBEDDINGS
 KINDS = ("classification", "multi_label", "ner", "squad_1")
 MODELS = {kind: signatures_test.MODELS[kind] for kind in KINDS}
 MODELS |= {
-  "mean": VECTORS["embeddings, mean"],
-  "cls": VECTORS["embeddings, cls"],
+  pooling: {
+    "script": "run_embeddings",
+    "embedding": {"pooling": pooling, "normalize": True},
+  }
+  for pooling in ("mean", "cls")
 }
 MODELS["int8"] = MODELS["mean"]
 RERANKER = signatures_test.MODELS["ranking"]

@@ -1,6 +1,5 @@
 """Tests of the folders, arguments and texts that predictors take."""
 
-import json
 import re
 import shutil
 import types
@@ -128,11 +127,7 @@ def test_an_argument_of_decoding_is_in_the_range_of_its_flag(argument, value):
 
 
 def edit_json(name, **changed):
-  def edit(folder, world):
-    path = folder / name
-    path.write_text(json.dumps(run_outputs.read_json(path) | changed))
-
-  return edit
+  return lambda folder, world: run_outputs.edit_json(folder / name, **changed)
 
 
 def take_checkpoint(of):
@@ -153,6 +148,7 @@ DAMAGES = {
   ),
   "more layers": (edit_json(CONFIG, num_hidden_layers=3), "encoder/layer_2/"),
   "another width": (edit_json(CONFIG, hidden_size=16), "needs [24, 16]"),
+  "more tokens": (edit_json("model.json", max_seq_length=64), "seq_length=64"),
 }
 
 

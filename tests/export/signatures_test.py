@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+import json
 import math
 import os
 import random
@@ -65,10 +66,24 @@ MODELS = {
   "pretraining": {"script": "run_pretraining"},
   "ranking": {"script": "run_reranker", "activation": "sigmoid"},
 }
+PROMPTS = {"query": "the cat: ", "passage": "résumé "}
+MODELS |= {
+  f"embeddings, {spec['pooling']}": {
+    "script": "run_embeddings",
+    "embedding": spec,
+  }
+  for spec in (
+    {"pooling": "mean", "normalize": True, "prompts": PROMPTS}
+    | {"default_prompt": "passage"},
+    {"pooling": "cls", "normalize": False, "projection_dim": 12}
+    | {"projection_activation": "tanh"},
+    {"pooling": "max", "normalize": False},
+  )
+}
 # Small limits for short texts; squad_2 is tested with the defaults.
 LIMITS = {"squad_1": {"n_best_size": 3, "max_answer_length": 4}}
 # Kinds that are tested as a SavedModel; the others differ in few operations.
-SAVED = ("classification", "ner", "squad_2", "pretraining")
+SAVED = ("ner", "squad_2", "pretraining")
 PREDICTORS = {
   "run_classifier": run_classifier.Predictor,
   "run_embeddings": run_embeddings.Predictor,
@@ -106,11 +121,8 @@ def random_texts(count, longest, words, seed, separators=("", " ")):
   ]
 
 
-def make_model(folder, script, **description):
-  """Creates the output folder of training, with random weights.
-
-  The weights are large, so that all outputs differ.
-  """
+def write_files(folder, script, **description):
+  """Writes all but the checkpoint of a trained model; returns `model.json`."""
   folder.mkdir(exist_ok=True)
   vocab_file = folder / "words.txt"
   vocab_file.write_text("\n".join(VOCAB) + "\n", encoding="utf-8")
@@ -119,8 +131,29 @@ def make_model(folder, script, **description):
   model_folder.write_model_files(
     str(folder), description, CONFIG, str(vocab_file)
   )
+  return description
+
+
+def make_model(folder, script, **description):
+  """Creates the output folder of training, with random weights.
+
+  The weights are large, so that all outputs differ.
+  """
+  description = write_files(folder, script, **description)
+  variables = variables_of(json.dumps(description))
+  checkpoint_files.write_variables(str(folder / "model.ckpt-7"), variables)
+  (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
+  return folder
+
+
+@functools.cache
+def variables_of(text):
+  """Variables of a checkpoint, for the text of `model.json`."""
+  description = json.loads(text)
   source = export_model.Source(
-    description, CONFIG, "", None, task=task_record.find(script)
+    description,
+    *(CONFIG, "", None),
+    task=task_record.find(description["script"]),
   )
   shapes = export_model.weight_shapes(export_model.signature_model(source))
   shapes = shapes.used | shapes.unused
@@ -133,9 +166,7 @@ def make_model(folder, script, **description):
     variables[name] = rng.normal(mean, 0.3, shape).astype(np.float32)
     for slot in ("adam_m", "adam_v"):
       variables[f"{name}/{slot}"] = np.ones(shape, np.float32)
-  checkpoint_files.write_variables(str(folder / "model.ckpt-7"), variables)
-  (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
-  return folder
+  return variables
 
 
 def source_of(folder):
@@ -190,15 +221,6 @@ def models(tmp_path_factory):
     yield models
 
 
-EMBEDDINGS = {
-  f"embeddings, {pooling}": {
-    "script": "run_embeddings",
-    "embedding": {"pooling": pooling, "normalize": True},
-  }
-  for pooling in ("mean", "cls", "max")
-}
-
-
 # Outputs by kind whose shape the batch does not change otherwise.
 WIDTHS = {
   "classification": {"probabilities": (3,), "label": ()},
@@ -206,19 +228,34 @@ WIDTHS = {
   "multi_label": {"probabilities": (3,), "has_label": (3,)},
   "multiple_choice": {"probabilities": (3,), "label": ()},
   "squad_2": {"answer": (), "null_odds": ()},
+  "embeddings, mean": {"vectors": (32,)},
+  "embeddings, cls": {"vectors": (12,)},
+  "embeddings, max": {"vectors": (32,)},
   "encoder": {"pooled_output": (32,), "mean_output": (32,)},
-} | {kind: {"vectors": (32,)} for kind in EMBEDDINGS}
+}
 
 
-@pytest.mark.parametrize("kind", [*MODELS, *EMBEDDINGS, "encoder"])
-def test_an_empty_batch_has_an_empty_result(kind, models, tmp_path):
-  if kind in MODELS:
-    _, model, _ = models(kind)
+# Kinds whose signatures take texts in the ways of all the others.
+OF_TEXTS = (
+  "classification",
+  "multiple_choice",
+  "ner",
+  "squad_2",
+  "pretraining",
+)
+OF_TEXTS += ("ranking", "embeddings, mean")
+
+
+@pytest.mark.parametrize("kind", [*MODELS, "encoder"])
+def test_an_empty_batch_has_an_empty_result(kind, models):
+  if kind == "encoder":
+    folder, *_ = models("classification")
+    model = unsaved(source_of(folder), encoder=True)
   else:
-    description = EMBEDDINGS.get(kind, MODELS["classification"])
-    source = source_of(make_model(tmp_path / "model", **description))
-    model = unsaved(source, encoder=kind == "encoder")
+    _, model, _ = models(kind)
   for name, signature in model.signatures.items():
+    if name != "ids" and kind not in OF_TEXTS:
+      continue
     if hasattr(model, "specs"):
       specs = model.specs[name]
     else:
@@ -235,9 +272,8 @@ def test_an_empty_batch_has_an_empty_result(kind, models, tmp_path):
           assert value.shape[1:] == WIDTHS[kind][key], (name, key)
 
 
-@pytest.mark.parametrize("activation", ["sigmoid", "identity"])
-def test_documents_are_ranked_as_by_the_predictor(activation, tmp_path):
-  described = {"activation": activation, "query_prefix": "the "}
+def test_documents_are_ranked_as_by_the_predictor(tmp_path):
+  described = {"activation": "identity", "query_prefix": "the "}
   folder = make_model(tmp_path / "model", **MODELS["ranking"] | described)
   query, documents = "cat", ["a", "the cat sat", "", "sat " * 40, "a"]
   with run_reranker.Predictor(str(folder)) as predictor:
@@ -336,6 +372,39 @@ def test_a_text_has_the_labels_above_their_thresholds(models):
   assert (outputs["has_label"] != (outputs["probabilities"] >= 0.5)).any()
 
 
+MANY = [*TEXTS, *random_texts(60, 20, ODD, seed=5)]
+
+
+@pytest.mark.parametrize(
+  ("signature", "prompt"),
+  [("embed", None), ("embed_query", "query"), ("embed_passage", "passage")],
+)
+def test_texts_are_encoded_with_a_prompt(models, signature, prompt):
+  _, model, host = models("embeddings, mean")
+  vectors = call(model, signature, text=MANY)["vectors"]
+  assert vectors.dtype == np.float32
+  assert_equal(vectors, host.encode(MANY, prompt))
+
+
+def test_ids_of_texts_are_those_of_the_predictor(models):
+  _, model, host = models("embeddings, mean")
+  prefix = PROMPTS["passage"]
+  ids = encode(host, [(prefix + text, None) for text in MANY])
+  assert_equal(call(model, "ids", **ids)["vectors"], host.encode(MANY))
+  tokens = call(model, "tokenize", text=[prefix + text for text in MANY])
+  length = tokens["input_ids"].shape[1]
+  for name, values in tokens.items():
+    np.testing.assert_array_equal(values, ids[name][:, :length])
+    assert not ids["input_mask"][:, length:].any()
+
+
+@pytest.mark.parametrize("pooling", ["cls", "max"])
+def test_other_vectors_are_those_of_the_predictor(models, pooling):
+  _, model, host = models(f"embeddings, {pooling}")
+  assert set(model.signatures) == {"ids", "embed", "tokenize"}
+  assert_equal(call(model, "embed", text=MANY)["vectors"], host.encode(MANY))
+
+
 def assert_tokenizes(model, tokenizer, pairs, prepare=str):
   text_a, text_b = zip(*pairs)
   encoded = call(model, "tokenize", text_a=text_a, text_b=text_b)
@@ -424,9 +493,11 @@ def questions(count, longest, words, seed):
   return list(zip(queries, random_texts(count, longest, words, seed + 1, " ")))
 
 
-SIMPLE = [pair for pair in questions(150, 70, WORDS, seed=5) if pair[1]]
-DIFFICULT = questions(150, 60, ODD, seed=7)
-DIFFICULT += [("is it", ""), ("", " \n"), ("is", "\0"), ("", "the cat")]
+QUESTIONS = [
+  *(pair for pair in questions(150, 70, WORDS, seed=5) if pair[1]),
+  *questions(150, 60, ODD, seed=7),
+  *[("is it", ""), ("", " \n"), ("is", "\0"), ("", "the cat")],
+]
 
 
 def answer(model, pairs):
@@ -435,6 +506,19 @@ def answer(model, pairs):
   outputs = call(model, "text", question=queries, passage=passages)
   answers = strings(outputs["answer"])
   return outputs, [*zip(answers, outputs["start"], outputs["end"])]
+
+
+@pytest.fixture(scope="module")
+def answered(models):
+  """Returns what a kind of model and its predictor answer to `QUESTIONS`."""
+
+  @functools.cache
+  def answered(kind):
+    _, model, host = models(kind)
+    expected = host.predict(QUESTIONS, **LIMITS.get(kind, {}))
+    return *answer(model, QUESTIONS), expected
+
+  return answered
 
 
 def null_odds(n_best):
@@ -454,27 +538,23 @@ def test_default_limits_of_answers_equal_those_of_the_predictor():
     assert limit == host[name].default
 
 
-@pytest.mark.parametrize("pairs", [SIMPLE, DIFFICULT])
 @pytest.mark.parametrize("kind", ["squad_1", "squad_2"])
-def test_answers_are_the_predictor_s_characters(models, kind, pairs):
-  _, model, host = models(kind)
-  assert any(not question for question, _ in pairs)
-  outputs, answers = answer(model, pairs)
+def test_answers_are_the_predictor_s_characters(answered, kind):
+  assert any(not question for question, _ in QUESTIONS)
+  outputs, answers, expected = answered(kind)
   assert answers == [
     (n_best[0].text, n_best[0].start, n_best[0].end) if n_best else ("", 0, 0)
-    for n_best in host.predict(pairs, **LIMITS.get(kind, {}))
+    for n_best in expected
   ]
-  for (text, start, end), (_, passage) in zip(answers, pairs):
+  for (text, start, end), (_, passage) in zip(answers, QUESTIONS):
     assert text == passage[start:end]
-  assert len(set(answers)) > 50
+  assert len(set(answers)) > 100
   assert ("null_odds" in outputs) == (kind == "squad_2")
 
 
-def test_null_odds_equal_those_of_the_predictor(models):
-  _, model, host = models("squad_2")
-  pairs = [*SIMPLE, *DIFFICULT]
-  odds = [null_odds(n_best) for n_best in host.predict(pairs)]
-  outputs, answers = answer(model, pairs)
+def test_null_odds_equal_those_of_the_predictor(answered):
+  outputs, answers, expected = answered("squad_2")
+  odds = [null_odds(n_best) for n_best in expected]
   assert_equal(outputs["null_odds"], odds)
   # The threshold is the one in model.json; another would give other answers.
   assert [not text for text, *_ in answers] == [odd > 0.75 for odd in odds]
