@@ -1,66 +1,38 @@
-"""Wrong folders of models, and all that reads them: one line each."""
+"""Wrong folders of models: one line each, of all that reads them."""
 
 import functools
-import json
-import shutil
 
 import commands
-import embedder_test
+import numpy as np
 import pytest
+import run_outputs
 import signatures_test
 from refused import refusal
-from signatures_test import PREDICTORS
+from signatures_test import MODELS
 
-import export_model
 import run_classifier
 import run_embeddings
 import run_ner
 import run_squad
-from bertlib.export import OnnxModel
-from bertlib.export.exported_model import ExportedModel
+from bertlib.checkpoints import checkpoint_files, model_folder
+from bertlib.task import task_record
 
-pytest.importorskip("onnx", reason="pip install -e .[onnx]")
-pytest.importorskip("onnxruntime", reason="pip install -e .[test]")
-
-pytestmark = pytest.mark.train
-
-MODELS = {
-  "classification": signatures_test.MODELS["classification"],
-  "ner": signatures_test.MODELS["ner"],
-  "squad": signatures_test.MODELS["squad_1"],
-  "embeddings": {
-    "script": "run_embeddings",
-    "embedding": embedder_test.SPECS["mean"],
-  },
-}
-# SavedModels differ in nothing that is read here.
-SAVED = ("classification", "embeddings")
+pytestmark = pytest.mark.unit
 
 
 def edit(name, **changed):
-  """A change of a JSON file; a value of `...` removes its key."""
-
-  def change(folder):
-    path = folder / name
-    values = json.loads(path.read_text()) | changed
-    values = {key: value for key, value in values.items() if value is not ...}
-    path.write_text(json.dumps(values))
-
-  return change
+  """A change of a JSON file, see `run_outputs.edit_json`."""
+  return lambda folder: run_outputs.edit_json(folder / name, **changed)
 
 
 description = functools.partial(edit, "model.json")
 config = functools.partial(edit, "bert_config.json")
 
 
-def lines(change):
-  """A change of the lines of the vocabulary."""
-
-  def rewrite(folder):
-    path = folder / "vocab.txt"
-    path.write_text("\n".join(change(path.read_text().split("\n"))))
-
-  return rewrite
+def shuffle(folder):
+  path = folder / "vocab.txt"
+  words = path.read_text().split("\n")
+  path.write_text("\n".join([*words[:6], *words[:5:-1]]))
 
 
 def cut(folder):
@@ -69,7 +41,8 @@ def cut(folder):
 
 
 def vectors(**changed):
-  return description(embedding=embedder_test.SPECS["mean"] | changed)
+  model = MODELS["embeddings, mean"]
+  return description(embedding=model["embedding"] | changed)
 
 
 DAMAGES = {
@@ -88,7 +61,7 @@ DAMAGES = {
     "no casing": description(do_lower_case=...),
     "words of no length": description(max_input_chars_per_word=0),
     "half a file": cut,
-    "shuffled vocabulary": lines(lambda words: [*words[:6], *words[:5:-1]]),
+    "shuffled vocabulary": shuffle,
     "more heads": config(num_attention_heads=4),
     "another activation": config(hidden_act="relu"),
     "positions that are text": config(max_position_embeddings="40"),
@@ -99,11 +72,11 @@ DAMAGES = {
     "no labels": description(labels=...),
     "fewer labels": description(labels=["O", "S-X", "S-Y"]),
   },
-  "squad": {
+  "squad_1": {
     "no stride": description(doc_stride=...),
     "a question length that is text": description(max_query_length="6"),
   },
-  "embeddings": {
+  "embeddings, mean": {
     "no embedding": description(embedding=...),
     "an embedding that is text": description(embedding="mean"),
     "another pooling": vectors(pooling="max"),
@@ -113,67 +86,48 @@ DAMAGES = {
 ROWS = [(kind, damage) for kind in DAMAGES for damage in DAMAGES[kind]]
 
 
-@pytest.fixture(scope="module")
-def folder_of(tmp_path_factory):
-  """Returns the folder of a kind of model, with its exports in it."""
-
-  @functools.cache
-  def folder_of(kind):
-    folder = tmp_path_factory.mktemp("model")
-    signatures_test.make_model(folder, **MODELS[kind])
-    source = signatures_test.source_of(folder)
-    export_model.export_onnx(source, str(folder / "onnx"))
-    if kind in SAVED:
-      export_model.export(source, str(folder / "saved"))
-    return folder
-
-  return folder_of
-
-
-@pytest.fixture
-def copy_of(folder_of, tmp_path):
-  return lambda kind: shutil.copytree(folder_of(kind), tmp_path / "model")
+def check(folder, kind):
+  task = task_record.find(MODELS[kind]["script"])
+  return model_folder.check(str(folder), task)
 
 
 @pytest.mark.parametrize(("kind", "damage"), ROWS)
-def test_a_wrong_folder_is_refused_by_predictor_and_exports(
-  kind, damage, copy_of
-):
-  folder, change = copy_of(kind), DAMAGES[kind][damage]
-  uses = {"": PREDICTORS[MODELS[kind]["script"]], "onnx": OnnxModel}
-  if kind in SAVED:
-    uses["saved"] = ExportedModel
-  for name, use in uses.items():
-    change(folder / name / "assets" if name == "saved" else folder / name)
-    assert str(folder / name) in refusal(use, str(folder / name))
+def test_a_wrong_folder_is_refused(kind, damage, tmp_path):
+  signatures_test.write_files(tmp_path, **MODELS[kind])
+  assert check(tmp_path, kind)
+  DAMAGES[kind][damage](tmp_path)
+  assert refusal(check, tmp_path, kind).startswith(f"{tmp_path}/")
 
 
 COMMANDS = {
   "classification": run_classifier,
   "ner": run_ner,
-  "squad": run_squad,
-  "embeddings": run_embeddings,
+  "squad_1": run_squad,
+  "embeddings, mean": run_embeddings,
 }
-
-
 # To a command, a folder of another script is an encoder, and labels are flags.
 OTHERS = ("no script", "another script", "one label")
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize(
   ("kind", "damage"), [row for row in ROWS if row[1] not in OTHERS]
 )
-def test_a_wrong_folder_is_refused_by_a_command(kind, damage, copy_of):
-  folder = copy_of(kind)
-  DAMAGES[kind][damage](folder)
-  (folder / "texts.txt").write_text("the cat sat\n")
+def test_a_wrong_folder_is_refused_by_a_command(kind, damage, tmp_path):
+  signatures_test.write_files(tmp_path, **MODELS[kind])
+  checkpoint_files.write_variables(
+    f"{tmp_path}/model.ckpt-7", {"a": np.zeros(1)}
+  )
+  checkpoint_files.write_state_file(str(tmp_path), f"{tmp_path}/model.ckpt-7")
+  DAMAGES[kind][damage](tmp_path)
+  (tmp_path / "texts.txt").write_text("the cat sat\n")
   with commands.in_process(COMMANDS[kind]) as main:
-    flags = f"--output_dir={folder}", f"--predict_file={folder}/texts.txt"
-    assert str(folder) in refusal(main, *flags, "--do_predict")
+    flags = f"--output_dir={tmp_path}", f"--predict_file={tmp_path}/texts.txt"
+    message = refusal(main, *flags, "--do_predict")
+  assert f"{tmp_path}/" in message and "ckpt" not in message
 
 
-def test_a_change_that_is_meant_is_kept(copy_of):
-  folder = copy_of("classification")
-  description(labels=[*"abc"], meaning_sha256=...)(folder)
-  with run_classifier.Predictor(str(folder)) as predictor:
-    assert predictor.predict(["the cat"])[0].label in [*"abc"]
+def test_a_change_that_is_meant_is_kept(tmp_path):
+  signatures_test.write_files(tmp_path, **MODELS["classification"])
+  description(labels=[*"abc"], meaning_sha256=...)(tmp_path)
+  assert check(tmp_path, "classification")["labels"] == [*"abc"]

@@ -71,6 +71,8 @@ def folder_of(world, tmp_path):
 def use(how, name, folder, world, run=commands.succeed):
   """Uses a trained folder; returns the result of `run`."""
   script, file = MODELS[name]
+  if how == "SavedModel":  # of ids alone, which takes a fifth of the time
+    (folder / "vocab.txt").unlink()
   line = USES[how].format(
     script=script.__name__,
     folder=folder,
