@@ -1,5 +1,6 @@
 """Tests of ELECTRA's two networks: as folders, and by the names of Google."""
 
+import functools
 import json
 
 import numpy as np
@@ -26,32 +27,39 @@ SIZES = {
 }
 
 
-@pytest.fixture(name="pretrained")
-def pretrained_model(tmp_path):
-  """A checkpoint of both networks, beside its config and vocabulary."""
-  config = modeling.BertConfig.from_dict(
-    tiny_huggingface.CONFIG | SIZES | {"model_type": "electra"}
-  )
+CONFIG = modeling.BertConfig.from_dict(
+  tiny_huggingface.CONFIG | SIZES | {"model_type": "electra"}
+)
+
+
+@functools.cache
+def shapes_of_both():
+  """Shapes by name of the weights of both networks."""
   with tf.Graph().as_default():
     ids = tf.zeros([1, 2], tf.int32)
     model = electra.Networks(
-      config, ELECTRA, None, is_training=False, input_ids=ids
+      CONFIG, ELECTRA, None, is_training=False, input_ids=ids
     )
     model.replaced_token_logits(ids)
     modeling.masked_lm_logits(
-      config, model.get_sequence_output(), model.get_embedding_table()
+      CONFIG, model.get_sequence_output(), model.get_embedding_table()
     )
-    shapes = {v.op.name: v.shape.as_list() for v in tf.trainable_variables()}
+    return {v.op.name: v.shape.as_list() for v in tf.trainable_variables()}
+
+
+@pytest.fixture(name="pretrained")
+def pretrained_model(tmp_path):
+  """A checkpoint of both networks, beside its config and vocabulary."""
   return tiny_huggingface.write_checkpoint(
     tmp_path / "pretrained",
-    shapes,
+    shapes_of_both(),
     {
       "script": "run_pretraining",
       "do_lower_case": True,
       "max_seq_length": 16,
       **ELECTRA.description,
     },
-    **vars(config),
+    **vars(CONFIG),
   )
 
 
