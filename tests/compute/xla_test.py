@@ -129,9 +129,9 @@ def predict(folder):
 
 
 def train(folder):
-  """Trains two steps, each with an evaluation."""
+  """Trains a step, with an evaluation."""
   output_dir = tempfile.mkdtemp(dir=folder)
-  changed = {"output_dir": output_dir, "num_train_epochs": 0.5}
+  changed = {"output_dir": output_dir, "num_train_epochs": 0.25}
   flags = tiny_classifier.flags(folder.parent, **changed)
   commands.succeed("run_classifier.py", "--do_train", "--eval_steps=1", *flags)
 
