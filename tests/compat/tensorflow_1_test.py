@@ -128,6 +128,7 @@ from tensorflow.python.estimator.model_fn import EstimatorSpec
 from tensorflow.python.estimator.run_config import RunConfig
 from tensorflow.python.estimator import model_fn
 from tensorflow.python.estimator.canned import optimizers
+import tensorflow_hub
 
 # TensorFlow 2.15 has an `estimator` of its own.
 assert estimator.RunConfig is estimator_v1.RunConfig is tf.estimator.RunConfig
@@ -139,6 +140,7 @@ assert contrib_tpu is tf.contrib.tpu
 assert viterbi_decode is tf.contrib.crf.viterbi_decode
 assert jit.experimental_jit_scope and contrib_layers.layer_norm is not len
 assert contrib_layers.fully_connected is tf.contrib.slim.layer_norm is len
+assert tensorflow_hub.Module.__module__ == "bertlib.exchange.hub_module"
 assert tf.compat.v1 is tf
 assert tf.compat.v1.estimator.tpu.TPUEstimator
 assert tf.compat.as_text(b"a") == "a"
@@ -166,17 +168,42 @@ np.testing.assert_allclose(ours, reference, atol=1e-6)
 names = [variable.op.name for variable in tf.global_variables()]
 assert names[:2] == ["LayerNorm/beta", "LayerNorm/gamma"], names
 
+def use_an_unknown_name():
+  tf.contrib.seq2seq
+
+def import_an_unknown_name():
+  from tensorflow.contrib import seq2seq
+
+for use in use_an_unknown_name, import_an_unknown_name:
+  try:
+    use()
+  except Exception as error:
+    print(f"{type(error).__name__}: {error}")
+
 print("\\n".join(name for name in vars(tf.contrib) if name[0] != "_"))
 """
 
 
-def test_names_and_modules_of_tensorflow_1_are_there_and_on_the_page():
+@pytest.fixture(scope="module")
+def lines():
+  """What `NAMES` prints: two errors, then the names of `tf.contrib`."""
   done = commands.run_code(NAMES)
   assert done.returncode == 0, done.stderr[-4000:]
-  assert done.stdout
-  text = PAGE.read_text()
-  missing = [n for n in done.stdout.split() if f"`tf.contrib.{n}" not in text]
-  assert missing == []
+  return done.stdout.splitlines()
+
+
+def test_names_and_modules_of_tensorflow_1_are_there_and_on_the_page(lines):
+  text, names = PAGE.read_text(), lines[2:]
+  assert names
+  assert [name for name in names if f"`tf.contrib.{name}" not in text] == []
+
+
+def test_what_contrib_lacks_is_refused_with_the_page(lines):
+  name, imported = lines[:2]
+  assert name.startswith("AttributeError: tf.contrib: ") and "'seq2seq'" in name
+  assert imported.startswith("ImportError: cannot import name 'seq2seq'")
+  for line in (name, imported):
+    assert str(PAGE.relative_to(commands.ROOT)) in line
 
 
 PROGRAM = pathlib.Path(__file__).with_name("tensorflow_1_values.py")
@@ -297,28 +324,3 @@ def test_names_that_do_not_exist_are_a_warning_at_the_start(project):
   # Here `tf` of helper.py is TensorFlow 2, which has no `placeholder`.
   assert marked(project) | {f"{project}/helper.py:5: tf.placeholder"} <= listed
   assert "not_imported" not in done.stderr
-
-
-REFUSED = """
-from bertlib import tensorflow_1 as tf
-
-def use_an_unknown_name():
-  tf.contrib.seq2seq
-
-def import_an_unknown_name():
-  from tensorflow.contrib import seq2seq
-
-for use in use_an_unknown_name, import_an_unknown_name:
-  try:
-    use()
-  except Exception as error:
-    print(f"{type(error).__name__}: {error}")
-"""
-
-
-def test_what_contrib_lacks_is_refused_with_the_page():
-  name, imported = commands.run_code(REFUSED).stdout.splitlines()
-  assert name.startswith("AttributeError: tf.contrib: ") and "'seq2seq'" in name
-  assert imported.startswith("ImportError: cannot import name 'seq2seq'")
-  for line in (name, imported):
-    assert str(PAGE.relative_to(commands.ROOT)) in line
