@@ -10,8 +10,7 @@ import tokenization
 from bertlib.data import model_inputs
 from bertlib.tasks.ner import ner
 from bertlib.tasks.pretraining import fill_mask
-from bertlib.tasks.squad import squad_decoding, squad_files, squad_windows
-from bertlib.tasks.squad.settings import AnswerSettings
+from bertlib.tasks.squad import squad_files, squad_windows
 
 pytestmark = pytest.mark.unit
 
@@ -54,23 +53,6 @@ def ids(text):
   return [VOCAB[NAMES.get(letter, letter)] for letter in text]
 
 
-def question(has_answer=False):
-  context = "ab cd ef"
-  words, _ = squad_files.split_words(context)
-  example = squad_files.SquadExample("q", "gh", words, context=context)
-  if has_answer:
-    example.answer_start, example.orig_answer_text = 1, "b c"
-  return example
-
-
-def windows_of(examples):
-  is_training = examples[0].orig_answer_text is not None
-  settings = squad_windows.WindowSettings(10, 2, 4, is_training)
-  return squad_windows.convert_examples_to_windows(
-    examples, TOKENIZER, settings
-  )
-
-
 @pytest.mark.parametrize(
   ("pair", "length", "expected"),
   [
@@ -97,7 +79,12 @@ def test_windows_of_words_are_joined_by_its_special_tokens():
 
 
 def test_windows_of_questions_have_two_separators_and_one_segment():
-  windows = windows_of([question()])
+  context = "ab cd ef"
+  words, _ = squad_files.split_words(context)
+  example = squad_files.SquadExample("q", "gh", words, context=context)
+  windows = squad_windows.convert_examples_to_windows(
+    [example], TOKENIZER, squad_windows.WindowSettings(10, 2, 4, False)
+  )
   records = [*squad_windows.window_records(windows, 10, TOKENIZER)]
   assert [r["input_ids"] for r in records] == [
     ids("<gh//abcd/"),
@@ -105,20 +92,6 @@ def test_windows_of_questions_have_two_separators_and_one_segment():
   ]
   assert not np.any([r["segment_ids"] for r in records])
   assert windows.word.tolist()[5:9] == [0, 0, 1, 1]
-
-
-def test_answers_are_found_by_their_characters():
-  example = question(has_answer=True)
-  windows = windows_of([example])
-  assert windows.start_position.tolist() == [6, 0]
-  assert windows.end_position.tolist() == [7, 0]
-  logits = np.zeros([2, 2, 10])
-  logits[0, 0, 6] = logits[1, 0, 7] = 9
-  finder = squad_decoding.AnswerFinder(
-    [example], windows, logits, True, TOKENIZER
-  )
-  found = squad_decoding.find_answers(finder, AnswerSettings())
-  assert found.predictions == {"q": "b c"}
 
 
 def test_its_special_tokens_are_in_pretraining_instances():

@@ -26,53 +26,53 @@ def tokenizer_of_a_kind(request):
   return subword_tokenizer.SubwordTokenizer(json.loads(content))
 
 
+def windows_of(tokenizer, context, *answers):
+  """Examples of a question, and its windows, with positions of its answer."""
+  question = squad_files.Question("q", "who?", context, answers, False)
+  is_training = bool(answers)
+  examples, _ = squad_files.make_examples([question], "f", is_training, False)
+  return examples, squad_windows.convert_examples_to_windows(
+    examples,
+    tokenizer,
+    squad_windows.WindowSettings(50, 20, 6, is_training),
+  )
+
+
+def decoded(tokenizer, examples, windows, logits):
+  finder = squad_decoding.AnswerFinder(
+    examples, windows, logits, False, tokenizer
+  )
+  return squad_decoding.find_answers(finder, AnswerSettings()).predictions["q"]
+
+
 @pytest.mark.parametrize("answer", ["don't play", "naïve cafés", "ran", "cat"])
 def test_answers_are_found_and_given_back_as_they_are_in_the_paragraph(
   tokenizer, answer
 ):
-  start = CONTEXT.index(answer)
-  question = squad_files.Question(
-    "q", "who?", CONTEXT, [squad_files.Answer(answer, start)], False
-  )
-  examples, skipped = squad_files.make_examples([question], "f", True, False)
-  assert not skipped
-  settings = squad_windows.WindowSettings(50, 20, 6, True)
-  windows = squad_windows.convert_examples_to_windows(
-    examples, tokenizer, settings
-  )
+  at = squad_files.Answer(answer, CONTEXT.index(answer))
+  examples, windows = windows_of(tokenizer, CONTEXT, at)
   logits = np.zeros([2, len(windows.length), 50])
   (rows,) = np.nonzero(windows.start_position)
   logits[0, rows, windows.start_position[rows]] = 9
   logits[1, rows, windows.end_position[rows]] = 9
-  finder = squad_decoding.AnswerFinder(
-    examples, windows, logits, False, tokenizer
-  )
-  found = squad_decoding.find_answers(finder, AnswerSettings())
+  found = decoded(tokenizer, examples, windows, logits)
   # A piece may have more letters than the answer.
-  assert answer in found.predictions["q"]
-  assert len(found.predictions["q"]) <= len(answer) + 3
+  assert answer in found
+  assert len(found) <= len(answer) + 3
 
 
 def test_an_answer_has_the_marks_of_its_last_letter():
   content = tiny_subword.content("BPE")  # in which marks are tokens
   tokenizer = subword_tokenizer.SubwordTokenizer(json.loads(content))
   context = "the cafe\u0301 is open"
-  question = squad_files.Question("q", "who?", context, [], False)
-  examples, _ = squad_files.make_examples([question], "f", False, False)
-  windows = squad_windows.convert_examples_to_windows(
-    examples, tokenizer, squad_windows.WindowSettings(50, 20, 6, False)
-  )
+  examples, windows = windows_of(tokenizer, context)
   ((_, offsets),) = tokenizer.encode_with_offsets([context])
   (first,) = (i for i, (start, _) in enumerate(offsets) if start == 4)
   (last,) = (i for i, (_, end) in enumerate(offsets) if end == 8)
   logits = np.zeros([2, 1, 50])
   shift = len(windows.ids) - len(offsets) - 1
   logits[0, 0, first + shift] = logits[1, 0, last + shift] = 9
-  finder = squad_decoding.AnswerFinder(
-    examples, windows, logits, False, tokenizer
-  )
-  found = squad_decoding.find_answers(finder, AnswerSettings())
-  assert found.predictions["q"] == "cafe\u0301"
+  assert decoded(tokenizer, examples, windows, logits) == "cafe\u0301"
 
 
 @pytest.mark.parametrize("has_spaces", [False, True])
