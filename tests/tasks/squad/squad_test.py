@@ -9,8 +9,6 @@ import sys
 from unittest import mock
 
 import commands
-import hypothesis
-import hypothesis.strategies as st
 import numpy as np
 import pretraining_corpus
 import pytest
@@ -21,7 +19,6 @@ from absl import flags
 
 import tokenization
 from bertlib.cli.errors import InputError
-from bertlib.data import model_inputs
 from bertlib.tasks.squad import original_api, squad_files, squad_windows
 from bertlib.tasks.squad.squad_files import SquadExample
 from bertlib.tasks.squad.squad_windows import WindowSettings as Settings
@@ -162,16 +159,6 @@ def test_order_of_training_records_equals_that_of_the_original():
 
 
 # Windows
-
-
-@hypothesis.given(st.integers(0, 60), st.integers(1, 20), st.integers(1, 25))
-def test_windows_cover_every_token(num_tokens, room, stride):
-  spans = model_inputs.make_doc_spans(num_tokens, room, stride)
-  shown = {i for start, length in spans for i in range(start, start + length)}
-  assert shown == set(range(num_tokens))
-  assert all(0 < length <= room for _, length in spans)
-  moves = [b[0] - a[0] for a, b in zip(spans, spans[1:])]
-  assert all(move == min(stride, room) for move in moves)
 
 
 def test_lost_tokens_are_counted_once_per_question(tokenizer):
