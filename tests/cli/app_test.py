@@ -332,12 +332,9 @@ def test_folder_is_refused_if_inputs_would_be_overwritten(corpus):
     "../outside.bin",
     "sub/../../outside.bin",
     "..\\outside.bin",
-    "/etc/passwd",
     "link.bin",
-    "missing.bin",
     "",
     None,
-    ["a.bin"],
     "nul\0.bin",
   ],
 )

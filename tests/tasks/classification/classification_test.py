@@ -70,39 +70,6 @@ def test_odd_files_are_read_or_refused_as_in_the_original():
     assert "columns, but column " in message and "--bad_rows=skip" in message
 
 
-# Task; folder; rows per split, None if the data lack it.
-GLUE = [
-  ("cola", "CoLA", (8551, 1043, 1063)),
-  ("sst2", "SST-2", (67349, 872, 1821)),
-  ("stsb", "STS-B", (5749, 1500, 1379)),
-  ("qnli", "QNLI", (None, 5463, 5463)),
-  ("rte", "RTE", (2490, 277, 3000)),
-  ("wnli", "WNLI", (635, 71, 146)),
-  ("mnli", "MNLI-sample", (240, 240, None)),
-  ("mrpc", "MRPC", (3668, 408, 1725)),
-]
-
-
-@pytest.mark.needs_data
-@pytest.mark.parametrize(
-  ("task", "folder", "split", "count"),
-  [
-    (task, folder, split, count)
-    for task, folder, counts in GLUE
-    for split, count in zip(SPLITS, counts)
-    if count
-  ],
-)
-def test_glue_files_are_read(task, folder, split, count):
-  processor = PROCESSORS[task]()
-  examples = read(processor, reference_data.data("glue", folder), split)
-  assert len(examples) == count
-  if processor.kind == "regression":
-    assert all(0 <= float(example.label) <= 5 for example in examples)
-  elif split != "test":
-    assert {e.label for e in examples} == set(processor.get_labels())
-
-
 # Column names of published files: of train and dev, and of test.
 PAIR = "index sentence1 sentence2"
 QUESTIONS = "question1 question2"
@@ -605,7 +572,6 @@ def test_a_bad_row_is_refused_by_its_number_or_skipped(
 
 
 NUMBERS = {"text_a": "1", "label": "2"}
-XY = {"labels": ["x", "y"]}
 
 
 @pytest.mark.parametrize("skip_bad_rows", [False, True])

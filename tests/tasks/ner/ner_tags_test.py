@@ -67,7 +67,6 @@ def test_the_meaning_of_tags(tags, standard):
     ("B_PER I-PER", "B_PER"),
     ("b-per O", "b-per"),
     ("Vitamin-B Vitamin-E O", "Vitamin-B"),
-    ("per o", "o"),
     ("B O", "B"),
     ("BPER IPER O", "BPER"),
     ("PERB PERI", "PERB"),
@@ -76,7 +75,6 @@ def test_the_meaning_of_tags(tags, standard):
     ("[PER O", "[PER"),
     ("PER - O", "-"),
     ("PER _", "_"),
-    ("1 2 O", "1"),
     ("0 PER", "0"),
   ],
 )
@@ -87,9 +85,9 @@ def test_a_tag_without_certain_meaning_is_refused(tags, uncertain):
   assert str(raised.value).startswith(fault)
 
 
-@pytest.mark.parametrize("tag", ["B-PER|I-ORG", "B-PER, B-ORG", "B_X;I_Y", ""])
-def test_two_tags_of_a_word_and_none_are_refused(tag):
-  with pytest.raises(InputError, match=r"more than one tag|is empty"):
+@pytest.mark.parametrize("tag", ["B-PER|I-ORG", "B-PER, B-ORG", "B_X;I_Y"])
+def test_two_tags_of_a_word_are_refused(tag):
+  with pytest.raises(InputError, match=r"more than one tag"):
     read([tag, "O"])
 
 
@@ -127,8 +125,6 @@ def test_entities_survive_conversion_to_tags(drawn, scheme):
     (["X", "X", "O", "Y"], [Entity("X", 0, 2), Entity("Y", 3, 4)]),
     (["U-X", "B-Y", "L-Y"], [Entity("X", 0, 1), Entity("Y", 1, 3)]),
     (["U-X", "I-X"], [Entity("X", 0, 1), Entity("X", 1, 2)]),
-    (["O", "I-X", "I-X"], [Entity("X", 1, 3)]),
-    (["E-X", "E-X"], [Entity("X", 0, 1), Entity("X", 1, 2)]),
   ],
 )
 def test_other_schemes_and_invalid_tags_are_accepted(tags, entities):
