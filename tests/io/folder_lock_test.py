@@ -217,11 +217,7 @@ def test_temporary_files_of_dead_processes_are_removed(tmp_path):
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_files_of_the_user_are_not_removed(tmp_path, name, kind):
   path = tmp_path / name
-  if kind == "folder":
-    path.mkdir()
-    (path / "vectors.npy").touch()
-  else:
-    path.touch()
+  path.touch() if kind == "file" else path.mkdir()
   os.utime(path, (0, 0))
   acquire(folder_lock.lock_folder, str(tmp_path))
   with files.atomic_write(str(tmp_path / "scores")):
@@ -241,27 +237,6 @@ def test_a_link_with_a_temporary_name_and_its_target_are_kept(tmp_path):
 
 
 # Signals
-
-
-# In a process of its own: what else pytest's process runs may get a signal too.
-_BOTH_SIGNALS = """
-import signal
-from bertlib.cli import terminal
-
-numbers = [signal.SIGTERM, signal.SIGINT]
-before = [signal.getsignal(number) for number in numbers]
-for number in numbers:
-  called = []
-  with terminal.on_stop_signals(called.append):
-    signal.raise_signal(number)  # to this thread, at once
-  assert called == [number]
-assert [signal.getsignal(number) for number in numbers] == before
-"""
-
-
-def test_both_signals_are_handled_within_the_block_only():
-  done = commands.run_code(_BOTH_SIGNALS)
-  assert done.returncode == 0, done.stderr
 
 
 _LISTENER = """

@@ -328,51 +328,30 @@ def test_the_receipt_of_a_training_of_version_0_23_is_compared(
   assert "was trained with seed 3, now 12345" in arithmetic
 
 
-# Resuming on other devices
+# Resuming with other numbers
 
 
 @pytest.mark.parametrize(
-  ("before", "now", "named"),
+  ("before", "now", "flags", "named"),
   [
-    ({}, {}, None),
-    ({"threads": 2}, {"threads": 1}, "threads 2, now 1"),
-    ({"onednn": False}, {"onednn": True}, "onednn False, now True"),
-    ({"cpu": "a"}, {"cpu": "b"}, None),
+    ({}, {}, {}, None),
+    ({"threads": 2}, {"threads": 1}, {}, "threads 2, now 1"),
+    ({"onednn": False}, {"onednn": True}, {}, "onednn False, now True"),
+    ({"cpu": "a"}, {"cpu": "b"}, {}, None),
+    ({"threads": None, "onednn": None}, {}, {}, None),  # of earlier versions
+    ({}, {}, {"train_batch_size": 8}, "train_batch_size 32, now 8"),
+    ({}, {}, {"seed": 5}, "seed 12345, now 5"),
+    ({}, {}, {"save_checkpoints_steps": 5}, None),
   ],
 )
 def test_resuming_with_other_arithmetic_is_said(
-  before, now, named, resume, monkeypatch, caplog
+  before, now, flags, named, resume, monkeypatch, caplog
 ):
   device = receipts.device()
-  devices = iter([device | before, device, device | now])
+  before = {k: v for k, v in (device | before).items() if v is not None}
+  devices = iter([before, device, device | now])
   monkeypatch.setattr(receipts, "device", lambda: next(devices))
-  assert not resume({"train.tsv": "1"}, {"train.tsv": "1"})
+  assert not resume({"train.tsv": "1"}, {"train.tsv": "1"}, **flags)
   warnings = [m for m in caplog.messages if "was trained with" in m]
   assert len(warnings) == bool(named)
   assert not named or f"was trained with {named}. The weights" in warnings[0]
-
-
-@pytest.mark.parametrize(
-  ("flag", "named"),
-  [
-    ({"train_batch_size": 8}, "train_batch_size 32, now 8"),
-    ({"seed": 5}, "seed 12345, now 5"),
-    ({"save_checkpoints_steps": 5}, None),
-  ],
-)
-def test_resuming_with_other_steps_is_said(flag, named, resume, caplog):
-  assert not resume({"train.tsv": "1"}, {"train.tsv": "1"}, **flag)
-  warnings = [m for m in caplog.messages if "was trained with" in m]
-  assert len(warnings) == bool(named)
-  assert not named or f"was trained with {named}. The weights" in warnings[0]
-
-
-def test_a_receipt_of_an_earlier_version_has_no_threads(
-  resume, monkeypatch, caplog
-):
-  device = receipts.device()
-  old = {key: device[key] for key in ("cpu", "cores", "gpus")}
-  devices = iter([old, old, device])
-  monkeypatch.setattr(receipts, "device", lambda: next(devices))
-  assert not resume({"train.tsv": "1"}, {"train.tsv": "1"})
-  assert "was trained with" not in caplog.text
