@@ -151,12 +151,8 @@ def assert_same_training(folder, other):
   np.testing.assert_allclose(losses(folder), losses(other), rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-  "num_replicas", [2, pytest.param(4, marks=pytest.mark.slow)]
-)
-def test_replicas_have_the_same_losses_as_one(train, single, num_replicas):
-  folder = train(f"mirrored_{num_replicas}", f"--num_replicas={num_replicas}")
-  assert_same_training(folder, single)
+def test_replicas_have_the_same_losses_as_one(train, single):
+  assert_same_training(train("mirrored", "--num_replicas=2"), single)
 
 
 @pytest.mark.slow
@@ -385,50 +381,42 @@ def test_workers_stop_together_at_early_stopping(workspace):
   assert (folder / "eval_results.txt").exists()
 
 
-LONG = ["--num_train_steps=200", "--save_checkpoints_steps=50"]
+LONG = ["--num_train_steps=60", "--save_checkpoints_steps=20"]
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(workspace):
-  """Output folder of an uninterrupted run of two workers with dropout."""
-  succeed(2, flags(workspace, "uninterrupted", *LONG, config="bert_config"))
-  return workspace / "uninterrupted"
-
-
-@pytest.mark.slow
-def test_two_workers_have_the_losses_of_two_replicas(train, uninterrupted):
-  replicas = train("long", "--num_replicas=2", *LONG, config="bert_config")
-  # Later ones differ by more than rounding.
-  assert_same_training(uninterrupted, replicas)
+def replicas(train):
+  """Output folder of a run of two replicas in this process, with dropout."""
+  return train("replicas", "--num_replicas=2", *LONG, config="bert_config")
 
 
 @pytest.mark.slow  # a killed worker is like it
-def test_run_stopped_at_one_worker_resumes(workspace, uninterrupted):
+def test_run_stopped_at_one_worker_resumes(workspace, replicas):
   folder = workspace / "stopped"
   arguments = flags(workspace, folder, *LONG, config="bert_config")
   with workers(2, arguments) as processes:
-    commands.wait_until((folder / "model.ckpt-50.index").exists, *processes)
+    commands.wait_until((folder / "model.ckpt-20.index").exists, *processes)
     processes[1].send_signal(signal.SIGTERM)
     for status, log in wait(processes):
       assert status == 128 + signal.SIGTERM, log
       assert "Stopped by SIGTERM at step" in log.splitlines()[-1]
-  assert 50 <= run_outputs.steps_done(folder) < 200
+  assert 20 <= run_outputs.steps_done(folder) < 60
   succeed(2, arguments)
-  run_outputs.assert_same_variables(folder, uninterrupted)
+  run_outputs.assert_same_variables(folder, replicas)
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.slow), 1])
-def test_run_with_a_killed_worker_resumes(workspace, uninterrupted, lost):
+def test_run_with_a_killed_worker_resumes(workspace, replicas, lost):
   folder = workspace / f"lost_{lost}"
   arguments = flags(workspace, folder, *LONG, config="bert_config")
   with workers(2, arguments) as processes:
-    commands.wait_until((folder / "model.ckpt-50.index").exists, *processes)
+    commands.wait_until((folder / "model.ckpt-20.index").exists, *processes)
     processes[lost].send_signal(signal.SIGKILL)
     results = wait(processes)
   assert results[lost][0] == -signal.SIGKILL
   status, log = results[1 - lost]
   assert status == 1 and "another worker was lost" in log.splitlines()[-1], log
-  assert 0 < run_outputs.steps_done(folder) < 200
+  assert 0 < run_outputs.steps_done(folder) < 60
   assert "from step 0 to" not in "".join(succeed(2, arguments))
-  run_outputs.assert_same_variables(folder, uninterrupted)
+  run_outputs.assert_same_variables(folder, replicas)
