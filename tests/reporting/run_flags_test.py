@@ -86,26 +86,6 @@ def test_the_flags_of_a_training_repeat_it_bit_for_bit(receipt):
   run_outputs.assert_same_variables("run", "again")
 
 
-def test_other_flags_need_another_line_after_the_file(receipt):
-  call("--flagfile=run/run.flags", "--output_dir=other", "--seed=4")
-  other = run_outputs.read_json("other/run.json")["training"]
-  assert other["flags"] == receipt["flags"] | {
-    "output_dir": "other",
-    "seed": 4,
-    "precision": receipt["precision"],
-  }
-
-
-def test_an_evaluation_adds_its_entry(receipt):
-  before = Path("run/run.flags").read_bytes()
-  call("--dev_file=dev.tsv", "--do_eval", "--output_dir=run")
-  found = run_outputs.read_json("run/run.json")
-  assert [*found] == ["training", "evaluation"]
-  assert found["training"] == receipt
-  assert found["evaluation"]["results"].keys() == receipt["results"].keys()
-  assert Path("run/run.flags").read_bytes() == before
-
-
 @pytest.mark.unit
 def test_the_receipt_of_an_output_file_is_of_one_run(workspace):
   given = [*flags_of(create_pretraining_data), "--output_file=made.tf_record"]
