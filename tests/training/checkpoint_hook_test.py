@@ -255,18 +255,6 @@ def test_a_signal_saves_and_then_stops(tmp_path, number, times, after, status):
   assert signal.getsignal(number) == before
 
 
-def test_stop_before_the_first_step_trains_nothing(tmp_path):
-  stop = hooks.StopRequest()
-  stop.requested = True
-  train(tmp_path, 9, stop=stop)
-  assert saved_steps(tmp_path) == [0]
-
-
-def test_weights_whose_squares_overflow_are_saved(tmp_path):
-  train(tmp_path, 2, params={"added": [0.0, 1e30, *[0.0] * 9]})
-  assert saved_steps(tmp_path) == [2]
-
-
 def test_initial_weights_are_saved_without_moments(tmp_path):
   def with_moment(features, labels, mode, params):
     spec = add_one(features, labels, mode, params)
@@ -276,6 +264,7 @@ def test_initial_weights_are_saved_without_moments(tmp_path):
   stop = hooks.StopRequest()
   stop.requested = True
   train(tmp_path, 9, model_fn=with_moment, stop=stop)
+  assert saved_steps(tmp_path) == [0]
   saved = run_outputs.read_variables(str(tmp_path / "model.ckpt-0"))
   assert saved == {"weight": 0.0, "global_step": 0}
 
@@ -295,8 +284,9 @@ def test_only_the_main_thread_handles_signals():
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("name", ["loss", "norm"])
+@pytest.mark.parametrize(
+  ("name", "value"), [("loss", np.nan), ("loss", np.inf), ("norm", -np.inf)]
+)
 def test_nan_or_inf_aborts_before_saving(tmp_path, name, value):
   with pytest.raises(InputError, match=f"^step 6: .*{name} {value}"):
     train(tmp_path, 9, params={name: nan_at(6, value)}, save_steps=2)
@@ -305,8 +295,14 @@ def test_nan_or_inf_aborts_before_saving(tmp_path, name, value):
     np.testing.assert_array_equal(saved[name], np.float32(value))
 
 
-def test_value_that_may_be_infinite_does_not_stop_training(tmp_path):
-  params = {"norm": nan_at(2, np.inf), "finite": ["loss"]}
+@pytest.mark.parametrize(
+  "params",
+  [
+    {"norm": nan_at(2, np.inf), "finite": ["loss"]},
+    {"added": nan_at(2, 1e30)},  # the square of the weight overflows
+  ],
+)
+def test_value_that_may_be_infinite_does_not_stop_training(tmp_path, params):
   train(tmp_path, 3, params=params)
   assert saved_steps(tmp_path) == [3]
 
@@ -373,6 +369,7 @@ def pretraining(workspace, folder, **changed):
 
 @contextlib.contextmanager
 def started(workspace, folder):
+  """Runs a process; the block begins when it has saved step 40."""
   script = os.path.join(commands.ROOT, "run_pretraining.py")
   process = subprocess.Popen(
     [sys.executable, script, *pretraining(workspace, folder)],
@@ -382,84 +379,57 @@ def started(workspace, folder):
     env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
   )
   try:
+    saved = workspace / folder / "model.ckpt-40.index"
+    commands.wait_until(saved.exists, process)
     yield process
   finally:
     process.kill()
     process.wait()
 
 
-def interrupt(name, process):
-  if name == "full":  # no file may grow beyond 100 bytes
-    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (100, 100))
-  else:
-    process.send_signal(signal.SIGTERM if name == "stopped" else signal.SIGKILL)
-
-
+# `run_pretraining_packing_test.py` kills one.
 @pytest.fixture(scope="module")
-def interrupted(workspace):
-  """Status and log of runs that are interrupted after step 40."""
-  with (
-    started(workspace, "stopped") as stopped,
-    started(workspace, "full") as full,
-    started(workspace, "killed") as killed,
-  ):
-    processes = {"stopped": stopped, "full": full, "killed": killed}
-    waiting = dict(processes)
-
-    def due():  # the checkpoint before step 40 is complete then
-      return [n for n in waiting if max([0, *saved_steps(workspace / n)]) >= 40]
-
-    while waiting:
-      commands.wait_until(due, *waiting.values())
-      for name in due():
-        interrupt(name, waiting.pop(name))
-    logs = {name: p.communicate()[1] for name, p in processes.items()}
-  return {name: (p.returncode, logs[name]) for name, p in processes.items()}
-
-
-def weights(folder):
-  return run_outputs.read_variables(
-    checkpoint_files.last_checkpoint(str(folder))
-  )
-
-
-@pytest.fixture(scope="module")
-def pretrained(workspace):
-  with commands.in_process(run_pretraining) as main:
-    main(*pretraining(workspace, "straight"))
-  return weights(workspace / "straight")
+def stopped(workspace):
+  """Status and log of a run that is stopped after step 40."""
+  with started(workspace, "stopped") as process:
+    process.send_signal(signal.SIGTERM)
+    _, log = process.communicate()
+  return process.returncode, log
 
 
 @pytest.mark.process
-def test_stopped_run_saves_first(workspace, interrupted):
-  status, log = interrupted["stopped"]
+def test_stopped_run_saves_first(workspace, stopped):
+  status, log = stopped
   assert status == 143 and "Traceback" not in log, log
   (last,) = re.findall(r"Stopped by SIGTERM at step (\d+); checkpoint", log)
-  assert run_outputs.steps_done(workspace / "stopped") == int(last)
+  assert run_outputs.steps_done(workspace / "stopped") == int(last) < NUM_STEPS
   # The run ends there.
   assert not (workspace / "stopped" / "report.html").exists()
 
 
 @pytest.mark.process
-def test_full_disk_is_an_error_of_one_line(workspace, interrupted):
-  status, log = interrupted["full"]
-  assert status == 1 and "Traceback" not in log, log
-  assert re.search(r"error: .*full/.*: File too large\. Make room", log)
-  assert not [*(workspace / "full").glob("*temp*")]
+@pytest.mark.usefixtures("stopped")
+def test_stopped_run_resumes(workspace):
+  with commands.in_process(run_pretraining) as main:
+    for folder in ("stopped", "straight"):
+      main(*pretraining(workspace, folder))
+  found, expected = (
+    run_outputs.read_variables(workspace / folder)
+    for folder in ("stopped", "straight")
+  )
+  assert found["global_step"] == NUM_STEPS
+  run_outputs.assert_same_bits(found, expected)
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", ["stopped", "full", "killed"])
-def test_interrupted_run_resumes(workspace, interrupted, pretrained, name):
-  folder = workspace / name
-  assert interrupted["killed"][0] == -signal.SIGKILL
-  assert 0 < run_outputs.steps_done(folder) < NUM_STEPS
-  with commands.in_process(run_pretraining) as main:
-    main(*pretraining(workspace, folder))
-  assert not [path for path in folder.iterdir() if "temp" in path.name]
-  found = weights(folder)
-  assert found["global_step"] == NUM_STEPS
-  run_outputs.assert_same_bits(found, pretrained)
+def test_full_disk_is_an_error_of_one_line(workspace):
+  with started(workspace, "full") as process:
+    # No file may grow beyond 100 bytes.
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (100, 100))
+    _, log = process.communicate()
+  assert process.returncode == 1 and "Traceback" not in log, log
+  assert re.search(r"error: .*full/.*: File too large\. Make room", log)
+  assert not [*(workspace / "full").glob("*temp*")]
 
 
 def test_nan_loss_names_step_and_records(workspace):

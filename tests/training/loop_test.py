@@ -1,4 +1,4 @@
-"""Tests of evaluation during training, early stopping, and seeds."""
+"""Tests of evaluation during training, early stopping, seeds, schedules."""
 
 import json
 import math
@@ -14,10 +14,12 @@ import tiny_classifier
 
 import run_classifier
 from bertlib.checkpoints import checkpoint_files
+from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.io import json_files, result_files
 from bertlib.io.result_files import Selection
 from bertlib.reporting import run_report
+from bertlib.settings.training import OptimizerSettings
 from bertlib.training import loop
 from bertlib.training.loop import DevScores
 
@@ -155,15 +157,7 @@ class FakeEstimator:
           return
 
 
-def train(
-  folder,
-  losses,
-  killed_at=None,
-  steps=13,
-  every=4,
-  patience=2,
-  lower_is_better=(),
-):
+def train(folder, losses, killed_at=None, every=4, patience=2):
   """Trains 13 steps with these dev losses by step; returns the last step."""
 
   def evaluate(checkpoint):
@@ -172,10 +166,10 @@ def train(
       raise Killed
     return {"eval_loss": losses[step]}
 
-  selection = Selection(every, "loss", patience, lower_is_better)
+  selection = Selection(every, "loss", patience)
   estimator = FakeEstimator(folder)
   done = run_outputs.steps_done(folder)
-  loop.train_and_evaluate(estimator, None, done, steps, selection, evaluate)
+  loop.train_and_evaluate(estimator, None, done, 13, selection, evaluate)
   return run_outputs.steps_done(folder)
 
 
@@ -195,12 +189,6 @@ def evaluated_steps(folder):
 
 FALLING = {4: 0.9, 8: 0.8, 12: 0.7, 13: 0.6}
 RISING = {4: 0.6, 8: 0.7, 12: 0.8, 13: 0.9}
-
-
-@pytest.mark.train
-def test_events_have_scores_alone(tmp_path):
-  assert train(tmp_path, FALLING, lower_is_better=["mae"]) == 13
-  assert all(row["lower_is_better"] == ["mae"] for row in rows_of(tmp_path))
 
 
 @pytest.mark.smoke
@@ -344,6 +332,30 @@ def test_statistics_with_nan_are_strict_json(tmp_path):
   json.loads(path.read_text(), parse_constant=pytest.fail)
   read = loop.read_statistics(str(tmp_path))
   assert np.isnan(read["median"]) and np.isnan(read["scores"]).all()
+
+
+TRAPEZOID = {"schedule": "trapezoidal", "decay_proportion": 0.5}
+
+
+@pytest.mark.parametrize(
+  ("num_warmup_steps", "flags", "words"),
+  [
+    (10, {"learning_rate": 0.0}, "--learning_rate=0: the weights will not"),
+    (51, TRAPEZOID, "--decay_proportion=0.5: the decay begins before"),
+    (50, TRAPEZOID, None),
+    (100, {"decay_proportion": 0.5}, None),
+  ],
+)
+def test_a_schedule_without_effect_is_said(
+  num_warmup_steps, flags, words, caplog
+):
+  settings = option.make(OptimizerSettings, **flags)
+  loop.warn_of_schedule(settings, 100, num_warmup_steps)
+  assert (words or "") in caplog.text
+  assert bool(words) == bool(caplog.messages)
+
+
+# Whole runs
 
 
 PAIRS = [(a, b) for a, b, _ in tiny_classifier.SENTENCES * 2]
