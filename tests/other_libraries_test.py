@@ -8,6 +8,7 @@ import commands
 import numpy as np
 import predict_test
 import pytest
+import signatures_test
 
 from bertlib.export import OnnxModel
 

@@ -12,7 +12,6 @@ import sys
 import threading
 
 import commands
-import embedder_test
 import numpy as np
 import pytest
 import signatures_test
@@ -39,10 +38,7 @@ MODELS = signatures_test.MODELS | {
   | {"task": "swag", "labels": ["0", "1", "2", "3"]},
   "race": signatures_test.MODELS["multiple_choice"]
   | {"task": "race", "labels": ["A", "B", "C", "D"]},
-  "embeddings": {
-    "script": "run_embeddings",
-    "embedding": embedder_test.SPECS["mean"],
-  },
+  "embeddings": signatures_test.MODELS["embeddings, mean"],
   "prompted": signatures_test.MODELS["ranking"] | {"query_prefix": "the cat "},
 }
 for name in ("squad_1", "squad_2"):
