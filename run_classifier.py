@@ -39,6 +39,7 @@ from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import app, option
 from bertlib.cli.steps import Steps
 from bertlib.data import batch_predictor, input_pipeline, model_inputs
+from bertlib.data.text_records import TextSet
 from bertlib.exchange import resolve
 from bertlib.export import predictor
 from bertlib.io import result_files
@@ -61,7 +62,6 @@ from bertlib.tasks.classification.record import RECORD
 from bertlib.tasks.classification.settings import ClassifierSettings
 from bertlib.training import loop, runs, text_sets, train_step
 from bertlib.training.runs import Run
-from bertlib.training.text_sets import TextSet
 
 # isort: off
 # Names of google-research/bert, which other code imports from here.
@@ -148,6 +148,15 @@ def create_model(
     dropout_seed=dropout_seed,
   )
   logits = tf.reshape(tf.cast(logits, tf.float32), [-1, num_labels])
+  return losses_and_outputs(
+    kind, logits, labels, label_weights, example_weights, total_weight
+  )
+
+
+def losses_and_outputs(
+  kind, logits, labels, label_weights, example_weights, total_weight
+):
+  """Losses and outputs of `create_model`, given its logits."""
   outputs = logits
   if kind == "regression":
     losses = weighted = tf.square(logits[:, 0] - labels)
@@ -250,19 +259,22 @@ def model_fn_builder(
     }
 
   def evaluate(features):
-    loss, per_example_loss, logits, _ = build(features, False)
-    evaluated = {
-      "label_ids": features["label_ids"],
-      "logits": logits,
-      # Padding examples have 0, and do not count.
-      "is_real_example": tf.cast(features["is_real_example"], tf.float32),
-    }
-    return {
-      "loss": loss,
-      "eval_metrics": (metric_fn, [per_example_loss, *evaluated.values()]),
-      # What further metrics need.
-      "predictions": evaluated,
-    }
+    return evaluation_outputs(kind, build(features, False), features)
+
+  return train_step.make_model_fn(arguments, training_loss, predict, evaluate)
+
+
+def evaluation_outputs(
+  kind: str, outputs: Sequence[Any], features: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Loss and metrics of `create_model`'s outputs, for a `TPUEstimatorSpec`."""
+  loss, per_example_loss, logits, _ = outputs
+  evaluated = {
+    "label_ids": features["label_ids"],
+    "logits": logits,
+    # Padding examples have 0, and do not count.
+    "is_real_example": tf.cast(features["is_real_example"], tf.float32),
+  }
 
   def metric_fn(per_example_loss, label_ids, logits, is_real_example):
     metrics = {"eval_loss": tf.metrics.mean(per_example_loss, is_real_example)}
@@ -273,7 +285,12 @@ def model_fn_builder(
       )
     return metrics
 
-  return train_step.make_model_fn(arguments, training_loss, predict, evaluate)
+  return {
+    "loss": loss,
+    "eval_metrics": (metric_fn, [per_example_loss, *evaluated.values()]),
+    # What further metrics need.
+    "predictions": evaluated,
+  }
 
 
 class Predictor(ClassifierPredictor, predictor.LoadedModel):

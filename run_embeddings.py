@@ -33,6 +33,7 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import pooling
 from bertlib.data import batch_predictor, nearest_neighbors
+from bertlib.data.text_records import TextSet
 from bertlib.data.tf_records import TOKEN_FEATURES
 from bertlib.exchange import initial_model, resolve, zoo
 from bertlib.export import predictor
@@ -55,7 +56,6 @@ from bertlib.tasks.embeddings.record import RECORD
 from bertlib.tasks.embeddings.settings import EmbeddingSettings
 from bertlib.training import loop, runs, text_sets, train_step
 from bertlib.training.runs import Run
-from bertlib.training.text_sets import TextSet
 
 # The model
 

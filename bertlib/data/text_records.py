@@ -5,12 +5,22 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tokenization
 from bertlib.cli.absl import logging
 from bertlib.data import model_inputs, tf_records
 from bertlib.settings.long_texts import TRUNCATE, LongTextSettings
+
+
+class TextSet(NamedTuple):
+  """Texts to predict for, whose records are written."""
+
+  path: str  # file of the records
+  num_rows: Sequence[int]  # records of each text: its windows
+  batch_size: int  # records of a batch
+  layout: tf_records.Layout | None = None  # None for that of the task
+  examples: Sequence[Any] = ()  # of the task, with these texts
 
 
 def write_texts(

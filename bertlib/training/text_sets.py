@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from bertlib.cli.absl import logging
 from bertlib.data import text_records, tf_records
+from bertlib.data.text_records import TextSet
 from bertlib.settings.long_texts import LongTextSettings
 from bertlib.training import loop, runs
 from bertlib.training.runs import Run
-
-
-class TextSet(NamedTuple):
-  """Texts to predict for, whose records are written."""
-
-  path: str  # file of the records
-  num_rows: Sequence[int]  # records of each text: its windows
-  batch_size: int  # records of a batch
-  layout: tf_records.Layout | None = None  # None for that of the task
-  examples: Sequence[Any] = ()  # of the task, with these texts
 
 
 def training_cutting(run: Run) -> LongTextSettings:
