@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -20,14 +21,18 @@ import sys
 import sysconfig
 import textwrap
 import time
+from types import SimpleNamespace
 from typing import NamedTuple
+from unittest import mock
 
 import architecture_test
 import commands
 import pytest
 import tiny_squad
-from absl import flags
+from absl import app, flags
 
+from benchmarks import side_by_side
+from bertlib.cli import app as cli_app
 from bertlib.training import loop
 from website import build, reference
 
@@ -119,12 +124,22 @@ def flags_of(script):
   """Names of the flags of "run_squad.py" or "examples.graph_tf1"."""
   name = script.removesuffix(".py")
   source = (ROOT / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8")
-  if "import argparse" in source:
-    return frozenset(re.findall(r'add_argument\(\s*"--(\w+)', source))
+  if "\nimport torch\n" in source:  # which is in the environment of peers
+    names = re.findall(r"^    (\w+)=", source.rpartition("__main__")[2], re.M)
+    return frozenset(names) | side_by_side.BASELINE.keys()
   # The one on Beam, which may not be installed, has the flags of the other.
-  with commands.in_process(importlib.import_module(name.removesuffix("_beam"))):
+  module = importlib.import_module(name.removesuffix("_beam"))
+  if not hasattr(module, "define_flags"):
+    module = SimpleNamespace(define_flags=lambda: define_flags_of(name))
+  with commands.in_process(module):
     # And what `app.run` adds.
     return frozenset(flags.FLAGS) | {"flagfile", "tensorflow_log"}
+
+
+def define_flags_of(benchmark):
+  """Runs a benchmark until its flags are defined, which it does at last."""
+  with mock.patch.object(app, "run"), mock.patch.object(cli_app, "run"):
+    runpy.run_module(benchmark, run_name="__main__")
 
 
 COMMANDS = [name for name, *_ in reference.commands()]
