@@ -160,8 +160,9 @@ class LabelModel(SignatureModel):
   graph = "Predictor.build_with_logits"
 
   def build(self, inputs):
-    """See base class; the logits."""
-    return super().build(inputs)[0]
+    """See base class; with the logits, by which windows are joined."""
+    found = super().build(inputs)
+    return found if self.cutting.has_windows else found[1]
 
   def outputs(self, inputs):
     """See base class."""

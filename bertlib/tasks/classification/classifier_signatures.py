@@ -41,8 +41,8 @@ class Classifier(LabelModel):
     if self.text:
       choice_signatures["choices"] = Signature(
         texts,
-        lambda inputs: self.of_texts(
-          {k: tf.reshape(v, [-1]) for k, v in inputs.items()}
+        lambda inputs: self.ids(
+          self.encode({k: tf.reshape(v, [-1]) for k, v in inputs.items()})
         ),
       )
       choice_signatures["tokenize"] = signatures["tokenize"]
@@ -56,31 +56,35 @@ class Classifier(LabelModel):
 
   def ids(self, inputs):
     """See base class."""
-    return self._results(self.run(inputs))
+    outputs = self.run(inputs)
+    return self._results(outputs[1] if self.cutting.has_windows else outputs)
 
   def of_texts(self, texts):
     """See base class; joins the logits of windows."""
+    if not self.cutting.has_windows:
+      return super().of_texts(texts)
     inputs, text_of = self.encode_windows(texts)
-    logits = self.run(inputs)
-    if self.cutting.has_windows:
-      is_max = self.cutting.join_windows == "max"
-      join = tf.math.segment_max if is_max else tf.math.segment_mean
-      logits = join(logits, text_of)
-    return self._results(logits)
+    logits, _ = self.run(inputs)
+    is_max = self.cutting.join_windows == "max"
+    join = tf.math.segment_max if is_max else tf.math.segment_mean
+    outputs = join(logits, text_of)
+    if self.problem.kind == "classification":
+      outputs = tf.nn.softmax(outputs)
+    elif self.problem.kind == "multi_label":
+      outputs = tf.sigmoid(outputs)
+    return self._results(outputs)
 
-  def _results(self, logits) -> Tensors:
-    """The results of a signature from logits [B, labels]."""
+  def _results(self, outputs) -> Tensors:
+    """The results of a signature from outputs [B, labels]."""
     problem = self.problem
     if problem.kind == "regression":
-      return {"score": logits[:, 0]}
+      return {"score": outputs[:, 0]}
     if problem.kind == "multi_label":
-      outputs = tf.sigmoid(logits)
       thresholds = self.description.get("thresholds", {})
       thresholds = [thresholds.get(label, 0.5) for label in problem.labels]
       return {"probabilities": outputs, "has_label": outputs >= thresholds}
     if problem.kind == "multiple_choice":
-      logits = tf.reshape(logits, [-1, problem.num_labels])
-    outputs = tf.nn.softmax(logits)
+      outputs = tf.nn.softmax(tf.reshape(outputs, [-1, problem.num_labels]))
     best = tf.argmax(outputs, axis=-1)
     label = tf.gather(tf.constant(problem.labels), best)
     return {"probabilities": outputs, "label": label}

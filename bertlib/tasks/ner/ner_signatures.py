@@ -10,7 +10,7 @@ from bertlib.tasks.ner import ner
 
 
 class Tagger(LabelModel):
-  """Tags of words; the model outputs logits, float32 [B, S, labels]."""
+  """Tags of words; the model outputs probabilities, float32 [B, S, labels]."""
 
   def graph_tokenizer(self, tokenizer):
     """See base class."""
@@ -18,7 +18,7 @@ class Tagger(LabelModel):
 
   def ids(self, inputs):
     """See base class."""
-    return {"probabilities": tf.nn.softmax(self.run(inputs))}
+    return {"probabilities": self.run(inputs)}
 
   def signatures(self):
     """See base class."""
@@ -39,8 +39,7 @@ class Tagger(LabelModel):
       tf.fill(tf.shape(lengths), max(room // 2, 1)),
     )
     ids = tf_tokenizer.gather_windows(tokens.ids, windows)
-    logits = self.run(self.text.join(ids, ids[:, :0], self.seq_length))
-    probabilities = tf.nn.softmax(logits)
+    probabilities = self.run(self.text.join(ids, ids[:, :0], self.seq_length))
 
     # A window decides the words that begin in [first, last): its middle half,
     # extended to the ends of the text.
