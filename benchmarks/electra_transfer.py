@@ -183,11 +183,11 @@ def mean_and_error(values: list[float]) -> str:
 
 def draw(metric: str, label: str, names: list[str]) -> None:
   """Plots a metric of the evaluations of the first seed."""
-  with results.plot(path(metric, ".png"), "tokens", label) as axes:
+  with results.plot(path(metric, ".png"), "million tokens", label) as axes:
     for name in names:
       scalars = run_report.read_scalars(os.path.join(path(f"{name}-1"), "dev"))
       steps, values = zip(*scalars[metric])
-      tokens = [FLAGS.tokens * step / steps[-1] for step in steps]
+      tokens = [FLAGS.tokens / 1e6 * step / steps[-1] for step in steps]
       axes.plot(tokens, values, label=name)
 
 
