@@ -21,11 +21,10 @@ import sys
 
 import numpy as np
 
-from benchmarks import pretraining_variants, results, side_by_side
-from benchmarks.pretraining_variants import path
+from benchmarks import pretraining_variants, side_by_side
+from benchmarks.pretraining_variants import path, read_scalars
 from benchmarks.side_by_side import FLAGS
 from bertlib.io import text_files
-from bertlib.reporting import run_report
 from website import markdown
 
 # Disentangled tables are a field of the objective, without a flag.
@@ -61,22 +60,25 @@ TRAINING = [
 FINE_TUNING = [
   *("run_classifier.py", "--task_name=SST-2", "--do_train", "--do_eval"),
   *("--max_seq_length=64", "--train_batch_size=32", "--learning_rate=3e-4"),
-  *("--num_train_epochs=5", "--precision=auto"),
+  *("--num_train_epochs=5", "--bias_correction", "--precision=auto"),
 ]
 NUM_SENTENCES = 2000
+CURVES = {
+  "masked_lm_loss": "held-out masked LM loss (nat)",
+  "disc_auc": "held-out AUC of the discriminator",
+}
 
 
 def main(_: list[str]) -> None:
   """Trains all encoders, and reports what they are worth."""
   os.makedirs(path("SST-2"), exist_ok=True)
-  documents = "".join(text_files.read_lines(FLAGS.text_file)).split("\n\n")
-  parts = {"held_out": documents[9::10]}
-  del documents[9::10]
-  parts["trained_on"] = documents
-  records = {
-    name: pretraining_variants.write_records(name, part, DATA)
-    for name, part in parts.items()
-  }
+  parts = zip(
+    ("trained_on", "held_out"), pretraining_variants.split_documents()
+  )
+  records = [
+    pretraining_variants.write_records(name, documents, DATA)
+    for name, documents in parts
+  ]
   sentences = {name: cut(f"{name}.tsv") for name in ("train", "dev")}
   names, seeds = [*OBJECTIVES, UNTRAINED], range(1, FLAGS.seeds + 1)
   accuracies = {
@@ -100,8 +102,12 @@ def main(_: list[str]) -> None:
     "more than untrained",
   )
   print(markdown.table(["pretraining", *measures], rows))
-  draw("masked_lm_loss", "held-out masked LM loss (nat)", names[:3])
-  draw("disc_auc", "held-out AUC of the discriminator", names[1:3])
+  scalars = {name: read_scalars(f"{name}-1") for name in OBJECTIVES}
+  for metric, label in CURVES.items():
+    curves = {
+      name: found[metric] for name, found in scalars.items() if metric in found
+    }
+    pretraining_variants.draw(metric, label, curves)
 
 
 def cut(name: str) -> list[tuple[str, int]]:
@@ -114,7 +120,7 @@ def cut(name: str) -> list[tuple[str, int]]:
   return [(sentence, int(label)) for sentence, label in rows]
 
 
-def pretrain(name: str, seed: int, records: dict[str, str]) -> str:
+def pretrain(name: str, seed: int, records: list[str]) -> str:
   """Folder of an encoder that is trained, or only initialized."""
   folder = path(f"{name}-{seed}")
   if not os.path.exists(os.path.join(folder, "run.json")):
@@ -122,16 +128,8 @@ def pretrain(name: str, seed: int, records: dict[str, str]) -> str:
     length = {"token_budget": FLAGS.tokens}
     if name == UNTRAINED:
       length = {"num_train_steps": 1, "learning_rate": 1e-12}
-    side_by_side.run_python(
-      *(*command, *TRAINING),
-      watch=sys.stderr.write,
-      input_file=records["trained_on"],
-      eval_input_file=records["held_out"],
-      vocab_file=FLAGS.vocab_file,
-      bert_config_file=FLAGS.bert_config_file,
-      seed=seed,
-      output_dir=folder,
-      **length,
+    pretraining_variants.train(
+      f"{name}-{seed}", [*command, *TRAINING], *records, seed=seed, **length
     )
   return folder
 
@@ -179,16 +177,6 @@ def mean_and_error(values: list[float]) -> str:
   """Mean of values of seeds, and its standard error."""
   error = statistics.stdev(values) / len(values) ** 0.5 if values[1:] else 0.0
   return f"{statistics.mean(values):.1f} ± {error:.1f}"
-
-
-def draw(metric: str, label: str, names: list[str]) -> None:
-  """Plots a metric of the evaluations of the first seed."""
-  with results.plot(path(metric, ".png"), "million tokens", label) as axes:
-    for name in names:
-      scalars = run_report.read_scalars(os.path.join(path(f"{name}-1"), "dev"))
-      steps, values = zip(*scalars[metric])
-      tokens = [FLAGS.tokens / 1e6 * step / steps[-1] for step in steps]
-      axes.plot(tokens, values, label=name)
 
 
 if __name__ == "__main__":

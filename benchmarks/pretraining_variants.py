@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from typing import Any
 
 from benchmarks import results, side_by_side
 from benchmarks.side_by_side import FLAGS
@@ -47,20 +48,29 @@ TRAINING = [
 def main(_: list[str]) -> None:
   """Trains all variants, and reports their losses."""
   os.makedirs(FLAGS.folder, exist_ok=True)
-  documents = "".join(text_files.read_lines(FLAGS.text_file)).split("\n\n")
-  held_out = write_records("held_out", documents[9::10], ["--dupe_factor=1"])
-  del documents[9::10]
+  documents, held_out_documents = split_documents()
+  held_out = write_records("held_out", held_out_documents, ["--dupe_factor=1"])
   rows, curves = [], {}
   for name, (data, training) in VARIANTS.items():
     records = write_records(name, documents, data)
-    scalars = train(name, records, held_out, training)
+    command = ["run_pretraining.py", *TRAINING, *training]
+    train(name, command, records, held_out, token_budget=FLAGS.tokens)
+    scalars = read_scalars(name)
     curves[name] = scalars["masked_lm_loss"]
     step, loss = curves[name][-1]
     accuracy = scalars["masked_lm_accuracy"][-1][1]
     rows.append((name, f"{step:,}", f"{loss:.3f}", f"{accuracy:.3f}"))
   heads = ("training", "steps", "held-out masked LM loss (nat)", "accuracy")
   print(markdown.table(heads, rows))
-  draw(curves)
+  draw("curves", "held-out masked LM loss (nat)", curves)
+
+
+def split_documents() -> tuple[list[str], list[str]]:
+  """Documents to train on, and every tenth one, which is held out."""
+  documents = "".join(text_files.read_lines(FLAGS.text_file)).split("\n\n")
+  held_out = documents[9::10]
+  del documents[9::10]
+  return documents, held_out
 
 
 def path(name: str, ending: str = "") -> str:
@@ -82,29 +92,36 @@ def write_records(name: str, documents: list[str], more: list[str]) -> str:
   return path(name, ".tfrecord")
 
 
-def train(name: str, records: str, held_out: str, more: list[str]):
-  """Trains on records; returns the metrics of evaluations, by step."""
+def train(
+  name: str, command: list[str], records: str, held_out: str, **options: Any
+) -> None:
+  """Trains on records by a command and its flags, and evaluates."""
   side_by_side.run_python(
-    *("run_pretraining.py", *TRAINING, *more),
+    *command,
     watch=sys.stderr.write,
     input_file=records,
     eval_input_file=held_out,
     vocab_file=FLAGS.vocab_file,
     bert_config_file=FLAGS.bert_config_file,
     output_dir=path(name),
-    token_budget=FLAGS.tokens,
+    **options,
   )
+
+
+def read_scalars(name: str) -> dict[str, list[tuple[int, float]]]:
+  """Metrics of the evaluations of a training, by step."""
   return run_report.read_scalars(os.path.join(path(name), "dev"))
 
 
-def draw(curves: dict[str, list[tuple[int, float]]]) -> None:
-  """Plots the held-out loss over the tokens."""
-  label = "held-out masked LM loss (nat)"
-  with results.plot(path("curves", ".png"), "tokens", label) as axes:
-    for name, curve in curves.items():
-      steps, losses = zip(*curve)
-      tokens = [FLAGS.tokens * step / steps[-1] for step in steps]
-      axes.plot(tokens, losses, label=name)
+def draw(
+  name: str, label: str, curves: dict[str, list[tuple[int, float]]]
+) -> None:
+  """Plots held-out metrics over the tokens."""
+  with results.plot(path(name, ".png"), "million tokens", label) as axes:
+    for legend, curve in curves.items():
+      steps, values = zip(*curve)
+      tokens = [FLAGS.tokens / 1e6 * step / steps[-1] for step in steps]
+      axes.plot(tokens, values, label=legend)
 
 
 if __name__ == "__main__":
