@@ -15,7 +15,7 @@ from typing import Any, Callable
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib.compute import int8, onednn, same_formula, xla
+from bertlib.compute import onednn, same_formula, xla
 from bertlib.compute.xla import custom_gradient
 
 
@@ -96,8 +96,8 @@ class FastCompute(modeling.Compute):
 
   def dense(self, inputs, kernel, bias, activation: Callable | None):
     """See base class; `kernel` may be one of `int8`."""
-    # Kernels of `int8` bring their own product.
-    if isinstance(kernel, (int8.QuantizedKernel, int8.ObservedKernel)):
+    # Those bring their own product.
+    if hasattr(kernel, "dense"):
       return kernel.dense(inputs, bias, activation)
     product = self._dense_kernel()
     if not (product and self._is_same("dense layers", product, activation)):

@@ -1,17 +1,13 @@
 """oneDNN kernels of TensorFlow that have no public name.
 
-TensorFlow reaches them only by rewrites of its own graphs. This is the one
-module, beside `estimator_api`, that uses internal names. Signed 8-bit values,
--127 to 127, stand for numbers from -range to range; unsigned ones for those
-between two limits.
+TensorFlow reaches them only by rewrites of its own graphs. This, the matrix
+product of `int8`, and `estimator_api` alone use internal names.
 """
 
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.python.framework import kernels, op_def_library
 from tensorflow.python.util import _pywrap_util_port
@@ -20,7 +16,7 @@ import modeling
 from bertlib.cli.errors import InputError
 from bertlib.io import processes
 
-# The first release whose packages for x86 have `int8_matmul`.
+# The first release whose packages for x86 have `int8.matmul`.
 FIRST_INT8_RELEASE = "2.17"
 
 # Largest magnitude of an 8-bit value: -128 is not used.
@@ -29,99 +25,6 @@ MAX_INT8 = 127
 # A kernel of oneDNN costs about a tenth of a millisecond per call. Below this
 # number of elements, several plain operations together cost less.
 _MANY_ELEMENTS = 2**16
-
-
-class Limits(NamedTuple):
-  """Numbers that the lowest and the highest 8-bit value stand for."""
-
-  low: float
-  high: float
-
-  def constants(self) -> list:
-    """Both limits as graph constants."""
-    return [tf.constant(limit, tf.float32) for limit in self]
-
-
-def int8_matmul(
-  inputs,
-  input_limits: Limits,
-  kernel: np.ndarray,  # int8 [width, units]
-  # float32 [units], what 127 stands for in each column.
-  kernel_ranges: np.ndarray,
-  bias,
-  # "GeluExact", "GeluApproximate", "Relu" or "Tanh".
-  activation: str | None = None,
-  output_limits: Limits | None = None,
-  dtype=tf.float32,
-):
-  """8-bit activation(inputs kernel + bias): [R, units] in quint8 or `dtype`."""
-  # `inputs` are qint8 of `quantize`, or quint8 of this function. With
-  # `output_limits` the result is clipped to them, in quint8. The sums are
-  # exact, in 32 bits. oneDNN arranges the kernel for the processor at the first
-  # call.
-  ranges = np.asarray(kernel_ranges, np.float32)
-  arguments = [
-    inputs,
-    tf.bitcast(tf.convert_to_tensor(kernel, tf.int8), tf.qint8),
-    bias,
-    *input_limits.constants(),
-    tf.constant(-ranges),
-    tf.constant(ranges),
-  ]
-  output_dtypes, last = [dtype], "Dequantize"
-  if output_limits:
-    arguments += output_limits.constants()
-    output_dtypes, last = [tf.quint8, tf.float32, tf.float32], "Requantize"
-  is_symmetric = inputs.dtype == tf.qint8
-  outputs = op_def_library.apply_op(
-    "_QuantizedMatMul",
-    name="int8_matmul",
-    device_inputs=arguments,
-    host_inputs=[],
-    Tdevice_outputs=output_dtypes,
-    Thost_outputs=[],
-    T1=inputs.dtype,
-    T2=tf.qint8,
-    Tbias=tf.float32,
-    U=tf.float32,
-    Tout=output_dtypes[0],
-    transpose_a=False,
-    transpose_b=False,
-    is_weight_const=True,
-    is_bias_const=True,
-    fused_ops=["BiasAdd", *([activation] if activation else []), last],
-    input_quant_mode="SCALED" if is_symmetric else "MIN_FIRST",
-    output_quant_mode="MIN_FIRST" if output_limits else "SCALED",
-    leakyrelu_alpha=0.2,
-  )
-  output = tf.nest.flatten(outputs)[0]
-  output.set_shape([inputs.shape[0], kernel.shape[1]])
-  return output
-
-
-def quantize(tensor, ranges: np.ndarray):
-  """Quantizes [R, width] to qint8, clipped to the `ranges` of columns."""
-  scaled = tf.cast(tensor, tf.float32) * (MAX_INT8 / ranges)
-
-  def in_one_pass():
-    return tf.bitcast(
-      tf.raw_ops.QuantizeV2(
-        input=scaled,
-        min_range=-MAX_INT8,
-        max_range=MAX_INT8,
-        T=tf.qint8,
-        mode="SCALED",
-        round_mode="HALF_TO_EVEN",
-        narrow_range=True,
-      ).output,
-      tf.int8,
-    )
-
-  def in_several():
-    clipped = tf.clip_by_value(tf.round(scaled), -MAX_INT8, MAX_INT8)
-    return tf.cast(clipped, tf.int8)
-
-  return tf.bitcast(_by_size(scaled, in_one_pass, in_several), tf.qint8)
 
 
 def attention(query, key, value, biases, dropout_prob, dropout_seed):
@@ -165,12 +68,12 @@ def layer_norm(tensor, gamma, beta, epsilon: float, plain):
     )
     return tf.nest.flatten(outputs)[0]
 
-  output = _by_size(tensor, in_one_pass, plain)
+  output = by_size(tensor, in_one_pass, plain)
   output.set_shape(tensor.shape)
   return output
 
 
-def _by_size(tensor, in_one_pass, in_several):
+def by_size(tensor, in_one_pass, in_several):
   """Calls the cheaper of two functions that compute the same."""
   return tf.cond(tf.size(tensor) >= _MANY_ELEMENTS, in_one_pass, in_several)
 
@@ -211,7 +114,7 @@ def has_softmax(dtype) -> bool:
 
 
 def check_int8() -> None:
-  """Raises InputError if `int8_matmul` does not run here."""
+  """Raises InputError if `int8.matmul` does not run here."""
   if _gpus():
     raise InputError(
       "--precision=int8: for CPUs only. Give --precision=auto on a GPU, or hide"
@@ -224,12 +127,12 @@ def check_int8() -> None:
 
 
 def has_int8_matmul() -> bool:
-  """True if `int8_matmul` runs here."""
+  """True if `int8.matmul` runs here."""
   return _has_kernel("_QuantizedMatMul")
 
 
 def missing_int8() -> str:
-  """Start of an error message where there is no `int8_matmul`."""
+  """Start of an error message where there is no `int8.matmul`."""
   return (
     f"TensorFlow {tf.__version__} on this processor has no 8-bit matrix"
     f" products. Install TensorFlow {FIRST_INT8_RELEASE} or newer for x86"

@@ -24,7 +24,7 @@ import tokenization
 from bertlib.checkpoints import checkpoint_files, initialize
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import FINITE
-from bertlib.compute import int8, onednn, precision, same_formula
+from bertlib.compute import int8, precision, same_formula
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import model_inputs
 from bertlib.io import files, json_files
@@ -219,7 +219,7 @@ def _extremes(
 
 
 def _follows_layer_norm(layer: str) -> bool:
-  """True for a layer whose inputs `onednn` takes with a range per column."""
+  """True for a layer whose inputs `int8` takes with a range per column."""
   return "/self/" in layer or "/intermediate/" in layer
 
 
@@ -274,7 +274,7 @@ def weight_getter(
     return int8.quantize_kernel(
       value,
       observed,
-      output_limits=onednn.Limits(*following[:2]) if following else None,
+      output_limits=int8.Limits(*following[:2]) if following else None,
       dtype=attention_dtype if "/self/" in layer else tf.float32,
     )
 

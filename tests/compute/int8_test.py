@@ -72,7 +72,7 @@ def test_quantized_values_are_rounded_and_clipped_per_column(num_rows, random):
   tensor = random.normal(size=[num_rows, 64]).astype(np.float32)
   ranges = np.linspace(0.5, 2, 64, dtype=np.float32)
   values = run(
-    lambda: tf.bitcast(onednn.quantize(tf.constant(tensor), ranges), tf.int8)
+    lambda: tf.bitcast(int8.quantize(tf.constant(tensor), ranges), tf.int8)
   )
   expected = np.clip(np.rint(tensor / ranges * 127), -127, 127)
   assert np.abs(values - expected).max() <= 1  # ties may round either way
@@ -108,7 +108,7 @@ def test_product_is_that_of_float32_but_for_rounding(activation, random):
 
 @pytest.mark.usefixtures("kernel_values")
 def test_inner_values_pass_in_8_bits_between_two_limits(random):
-  limits = onednn.Limits(-0.17, 2.0)
+  limits = int8.Limits(-0.17, 2.0)
 
   def build():
     plain, values = _layer(random, modeling.gelu, limits)()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bertlib.compute import onednn
+from bertlib.compute import int8, onednn
 
 pytestmark = pytest.mark.graph
 
@@ -26,9 +26,9 @@ def test_8_bit_products_run_from_the_first_release_on():
   def product():
     with tf.Graph().as_default(), tf.Session() as session:
       quantized = tf.bitcast(tf.constant(inputs), tf.qint8)
-      limits, scales = onednn.Limits(-1.0, 1.0), np.full([16], 2.0, np.float32)
+      limits, scales = int8.Limits(-1.0, 1.0), np.full([16], 2.0, np.float32)
       arguments = quantized, limits, kernel, scales, tf.zeros([16])
-      return session.run(onednn.int8_matmul(*arguments))
+      return session.run(int8.matmul(*arguments))
 
   if onednn.has_int8_matmul():
     expected = (inputs / 127) @ (kernel / 127 * 2)
