@@ -14,13 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bertlib.checkpoints import electra_weights
-from bertlib.cli import lazy_module, terminal
+from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.io import files, model_files
-
-# Of object-based checkpoints, which are rare.
-keras_files = lazy_module.load("bertlib.checkpoints.keras_files")
 
 # What TensorFlow raises for a corrupt file; IndexError for a truncated one.
 _ERRORS = (tf.errors.OpError, ValueError, RuntimeError, IndexError)
@@ -461,15 +457,20 @@ def _reason(error: Exception) -> str:
   return f"cannot be read ({text[0].partition('. ')[0][:300].rstrip('.')})"
 
 
-# Entry of the checkpoints of `tf.train.Checkpoint`.
-_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+# Entries of checkpoints with the names of other projects: the objects of
+# `tf.train.Checkpoint`, and tables of google-research/electra.
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_OF_OTHERS = (
+  OBJECT_GRAPH,
+  "electra/embeddings/word_embeddings",
+  "bert/embeddings_added/word_embeddings",
+)
 
 
 def has_other_names(checkpoint: str) -> bool:
-  """True for a checkpoint whose names are others than in `Checkpoint`."""
+  """True for a checkpoint that only `foreign_checkpoint` reads."""
   try:
-    names = open_reader(checkpoint).get_variable_to_shape_map()
-    return _OBJECT_GRAPH in names or electra_weights.has_other_names(names)
+    return not shapes_of(checkpoint).keys().isdisjoint(_OF_OTHERS)
   except _ERRORS:
     return False
 
@@ -486,25 +487,15 @@ class Checkpoint(Mapping[str, np.ndarray]):
     # Lists of ints, and `tf.DType`s, by name.
     self.shapes = self._reader.get_variable_to_shape_map()
     self.dtypes = self._reader.get_variable_to_dtype_map()
-    self._objects: dict[str, np.ndarray] = {}  # by our names
-    if _OBJECT_GRAPH in self.shapes:
-      self._objects = keras_files.read_objects(
-        self.shapes, self._reader.get_tensor, path
-      )
-      self.shapes = {n: [*value.shape] for n, value in self._objects.items()}
-      self.dtypes = dict.fromkeys(self.shapes, tf.float32)
-    self._names = electra_weights.google_names(self.shapes, path)
-    for ours, name in self._names.items():
-      for values in (self.shapes, self.dtypes):
-        values[ours] = values.pop(name)
 
   def __getitem__(self, name: str) -> np.ndarray:
     if name not in self.shapes:
       raise KeyError(name)
-    if self._objects:
-      return self._objects[name]
+    return self._read(name)
+
+  def _read(self, name: str) -> np.ndarray:
     with as_input_errors(self.path):
-      return self._reader.get_tensor(self._names.get(name, name))
+      return self._reader.get_tensor(name)
 
   def __contains__(self, name: object) -> bool:
     return name in self.shapes

@@ -22,7 +22,6 @@ TABLES, GENERATOR_TABLES = "bert/embeddings/", "generator/embeddings/"
 ADDED_TABLES = "bert/embeddings_added/"
 
 Weights = Mapping[str, np.ndarray]
-_WORDS = f"{TABLES}word_embeddings"
 
 
 def generator_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,13 +129,6 @@ _GOOGLE_NAMES = (
   (r"^generator_predictions/", "cls/predictions/"),
   (r"^(discriminator_predictions)/dense_1/", r"\1/dense_prediction/"),
 )
-
-
-def has_other_names(names: Iterable[str]) -> bool:
-  """True for names that an encoder of this project does not have."""
-  names = set(names)
-  added = _WORDS.replace(TABLES, ADDED_TABLES)
-  return _GOOGLE_WORDS in names or added in names
 
 
 def google_names(names: Iterable[str], source: str) -> dict[str, str]:

@@ -17,6 +17,7 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 from bertlib.checkpoints import checkpoint_files, electra_weights, model_folder
+from bertlib.checkpoints.foreign_checkpoint import ForeignCheckpoint
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import vocabulary
 from bertlib.io import files, json_files, model_files
@@ -39,7 +40,7 @@ def last_checkpoints(folder: str, number: int) -> list[str]:
 
 def read_weights(path: str) -> dict[str, np.ndarray]:
   """Weights of a checkpoint, without optimizer state and global step."""
-  checkpoint = checkpoint_files.Checkpoint(path)
+  checkpoint = ForeignCheckpoint(path)
   others = checkpoint_files.optimizer_variables(checkpoint) | {"global_step"}
   checkpoint_files.warn_of_averages(path, others)
   weights = {n: checkpoint[n] for n in checkpoint if n not in others}
@@ -60,7 +61,7 @@ def rewrite(
   overwrite: bool = False,
 ) -> None:
   """Strips, averages and renames checkpoints; prints what was written."""
-  sources = [checkpoint_files.Checkpoint(path) for path in checkpoints]
+  sources = [ForeignCheckpoint(path) for path in checkpoints]
   last = sources[-1]
   _check_compatible(sources)
   for source in sources:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from bertlib.checkpoints import checkpoint_files, keras_files, model_folder
+from bertlib.checkpoints.foreign_checkpoint import ForeignCheckpoint
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api  # noqa: F401 (selects Keras 2, which tensorflow_hub uses)
 from bertlib.data import vocabulary
@@ -100,7 +101,7 @@ def _resolve(handle: str) -> str:
 def _convert_tf1(handle: str, folder: str, target_dir: str) -> None:
   """Writes a module of TensorFlow 1 as a checkpoint with its files."""
   variables = os.path.join(folder, "variables", "variables")
-  weights = dict(checkpoint_files.Checkpoint(variables))
+  weights = dict(ForeignCheckpoint(variables))
   _check_encoder(handle, weights)
   width = weights["bert/embeddings/word_embeddings"].shape[1]
   stated = re.search(r"_A-(\d+)", handle)

@@ -15,7 +15,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib.checkpoints import checkpoint_files, electra_weights, model_folder
+from bertlib.checkpoints import electra_weights, model_folder
+from bertlib.checkpoints.foreign_checkpoint import ForeignCheckpoint
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
 from bertlib.exchange import (
@@ -165,7 +166,7 @@ def _read_variables(checkpoint: str) -> tuple[dict[str, np.ndarray], list[str]]:
   weights = rewrite.read_weights(checkpoint)
   variables, widened = from_huggingface.as_float32(weights, checkpoint)
   notes = [f"read: {checkpoint}, {len(weights)} weights"]
-  num_others = len(checkpoint_files.Checkpoint(checkpoint)) - len(weights)
+  num_others = len(ForeignCheckpoint(checkpoint)) - len(weights)
   if num_others:
     notes.append(f"left out: {num_others} tensors of the optimizer's state")
   return variables, notes + widened

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bertlib.checkpoints import checkpoint_files
+from bertlib.checkpoints.foreign_checkpoint import ForeignCheckpoint
 from bertlib.cli.errors import InputError
 from bertlib.io import files
 
@@ -46,7 +47,7 @@ def add_vocab_rows(
 def read_checkpoint(path: str, vocab_size: int) -> dict[str, np.ndarray]:
   """All tensors of a checkpoint by name, with the optimizer's state."""
   path = checkpoint_files.find_checkpoint(path)
-  tensors = dict(checkpoint_files.Checkpoint(path))
+  tensors = dict(ForeignCheckpoint(path))
   if not any(map(_TABLE.fullmatch, tensors)):
     raise InputError(
       f"{path}: not a BERT checkpoint, it has no {WORD_EMBEDDINGS}"

@@ -21,7 +21,6 @@ from typing import IO, Callable
 
 from absl import logging
 
-from bertlib.checkpoints import electra_weights
 from bertlib.cli import lazy_module, tensorflow_log, terminal
 from bertlib.cli.errors import NO_ROOM, InputError
 from bertlib.exchange import initial_model
@@ -31,7 +30,7 @@ from bertlib.settings import model_description
 from bertlib.task import task_record
 
 # They import TensorFlow, which only conversions need.
-checkpoint_files = lazy_module.load("bertlib.checkpoints.checkpoint_files")
+foreign_checkpoint = lazy_module.load("bertlib.checkpoints.foreign_checkpoint")
 from_huggingface = lazy_module.load("bertlib.exchange.from_huggingface")
 
 # Files of a repository of the Hugging Face Hub, in its subfolders too.
@@ -122,12 +121,8 @@ def convert_objects(checkpoint: str) -> str:
   """A checkpoint with other names, converted like that."""
 
   def write(target_dir):
-    checkpoint_files.write_variables(
-      os.path.join(target_dir, model_files.CHECKPOINT),
-      electra_weights.with_added_tables(
-        dict(checkpoint_files.Checkpoint(checkpoint))
-      ),
-    )
+    target = os.path.join(target_dir, model_files.CHECKPOINT)
+    foreign_checkpoint.convert(checkpoint, target)
 
   paths = files.checkpoint_files(checkpoint)
   converted = convert_once(checkpoint, paths, write)

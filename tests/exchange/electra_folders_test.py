@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 import modeling
 from bertlib.checkpoints import checkpoint_files, electra_weights
+from bertlib.checkpoints.foreign_checkpoint import ForeignCheckpoint
 from bertlib.exchange import initial_model, rewrite, zoo
 from bertlib.tasks.pretraining import electra, objectives
 from bertlib.tasks.pretraining.objectives import ELECTRA
@@ -132,7 +133,7 @@ def test_output_layers_of_google_are_refused(pretrained, tmp_path):
   weights["task_specific/squad/answer_class/kernel"] = np.zeros([2, 2])
   path = str(tmp_path / "fine_tuned.ckpt")
   checkpoint_files.write_variables(path, weights)
-  message = refusal(checkpoint_files.Checkpoint, path)
+  message = refusal(ForeignCheckpoint, path)
   assert "has task_specific/squad/answer_class/kernel, an output" in message
 
 
