@@ -50,7 +50,7 @@ from bertlib.export import (
 )
 from bertlib.io import files, folder_lock, model_files
 from bertlib.io.files import atomic_folder, atomic_write
-from bertlib.settings import embedding_spec, model_description
+from bertlib.settings import model_description
 from bertlib.settings.common import QuantizationSettings
 from bertlib.settings.export import ExportSettings
 from bertlib.task import task_record
@@ -216,7 +216,7 @@ def trained_encoder(source: Source, tokenizer) -> quantization.TrainedEncoder:
     source.model_dir,
     tokenizer,
     source.description["max_seq_length"],
-    embedding_spec.default_prefix(source.description),
+    source.task.prefix(source.description) if source.task else "",
   )
 
 

@@ -48,9 +48,9 @@ from bertlib.hardware import devices
 from bertlib.io import files, folder_lock, json_files, text_files, vector_files
 from bertlib.reporting import receipts
 from bertlib.settings import embedding_spec, model_description
+from bertlib.settings.common import TRUNCATE, LongTextSettings
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.settings.feature_extraction import FeatureSettings
-from bertlib.settings.long_texts import TRUNCATE, LongTextSettings
 
 quantization = lazy_module.load("bertlib.export.quantization")
 

@@ -45,7 +45,7 @@ from bertlib.export import predictor
 from bertlib.io import result_files
 from bertlib.reporting import receipts, run_report, training_checks
 from bertlib.settings import model_description
-from bertlib.settings.long_texts import LongTextSettings
+from bertlib.settings.common import LongTextSettings
 from bertlib.task.task_record import Task
 from bertlib.tasks.classification import (
   classification,

@@ -152,6 +152,7 @@ class Predictor(VectorPredictor, predictor.LoadedModel):
   """
 
   record = RECORD
+  scopes = (f"{embedding_spec.PROJECTION_SCOPE}/",)
 
   @staticmethod
   def build(description, config, inputs, compute):

@@ -49,7 +49,7 @@ def ours(settings: Settings) -> Answers:
   import run_reranker
   import tokenization
   from bertlib.data import input_pipeline
-  from bertlib.settings.long_texts import LongDocumentSettings
+  from bertlib.settings.common import LongDocumentSettings
   from bertlib.tasks.ranking import ranking_records
   from bertlib.tasks.ranking.ranking_records import Group
 

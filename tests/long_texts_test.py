@@ -26,7 +26,7 @@ from bertlib.data import model_inputs
 from bertlib.exchange import rewrite
 from bertlib.export import OnnxModel
 from bertlib.io import result_files
-from bertlib.settings.long_texts import (
+from bertlib.settings.common import (
   TRUNCATE,
   LongDocumentSettings,
   LongTextSettings,

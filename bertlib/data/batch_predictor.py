@@ -17,7 +17,7 @@ from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs
 from bertlib.data.model_inputs import TOKEN_FEATURES
 from bertlib.io import files, json_files, text_files
-from bertlib.settings.long_texts import LongTextSettings
+from bertlib.settings.common import LongTextSettings
 
 # Texts that are encoded, sorted by length and decoded together.
 _BLOCK_SIZE = 1024

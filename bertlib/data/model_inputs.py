@@ -12,7 +12,7 @@ import tokenization
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.data.tf_records import TOKEN_FEATURES
-from bertlib.settings.long_texts import TRUNCATE, LongTextSettings
+from bertlib.settings.common import TRUNCATE, LongTextSettings
 
 # Names of `TOKEN_FEATURES` in TensorFlow Hub modules.
 HUB_NAMES = dict(

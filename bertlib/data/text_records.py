@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import tokenization
 from bertlib.cli.absl import logging
 from bertlib.data import model_inputs, tf_records
-from bertlib.settings.long_texts import TRUNCATE, LongTextSettings
+from bertlib.settings.common import TRUNCATE, LongTextSettings
 
 
 class TextSet(NamedTuple):

@@ -21,7 +21,7 @@ from bertlib.data import vocabulary
 from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.io import model_files, processes
 from bertlib.io.text_files import Encoding
-from bertlib.settings import embedding_spec, training
+from bertlib.settings import training
 from bertlib.settings.common import ComputeSettings, QuantizationSettings
 from bertlib.task.task_record import TaskRecord
 
@@ -43,6 +43,8 @@ class LoadedModel(BatchPredictor):
   """
 
   record: TaskRecord  # of the task
+  # What names of the task's weights begin with that the model must all use.
+  scopes: Sequence[str] = ()
 
   @checkpoint_files.keeping()
   def __init__(
@@ -153,7 +155,7 @@ class LoadedModel(BatchPredictor):
       self._model_dir,
       self.tokenizer,
       self.description["max_seq_length"],
-      embedding_spec.default_prefix(self.description),
+      self.record.prefix(self.description),
       encoding,
     )
     return quantization.weight_getter(encoder, settings)
@@ -190,9 +192,7 @@ class LoadedModel(BatchPredictor):
       for variable in tf.trainable_variables():
         if variable not in weights:
           del needed[initialize.name_of(variable)]
-      initialize.check_trained(
-        checkpoint, needed, [f"{embedding_spec.PROJECTION_SCOPE}/"]
-      )
+      initialize.check_trained(checkpoint, needed, self.scopes)
       initialize.warn_of_unused(checkpoint, known)
       self._session = tf.Session(graph=graph, config=session_config)
       if constants is None:

@@ -20,7 +20,7 @@ from bertlib import PREFIX
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import model_inputs
 from bertlib.export import tf1_module, tf_tokenizer
-from bertlib.settings.long_texts import LongTextSettings
+from bertlib.settings.common import LongTextSettings
 from bertlib.task.task_record import TaskRecord
 
 Tensors = Mapping[str, Any]

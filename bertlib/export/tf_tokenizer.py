@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 import tokenization
-from bertlib.settings.long_texts import TRUNCATE, LongTextSettings
+from bertlib.settings.common import TRUNCATE, LongTextSettings
 
 _NUM_CODE_POINTS = sys.maxunicode + 1
 _SIGMA, _FINAL_SIGMA = ord("Σ"), ord("ς")

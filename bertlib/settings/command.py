@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.settings import common, model_description
-from bertlib.settings.long_texts import TRUNCATE, LongTextSettings
+from bertlib.settings.common import TRUNCATE, LongTextSettings
 
 
 class RecordedSettings(option.CommandSettings):

@@ -154,12 +154,6 @@ class EmbeddingSpec:
     return self.prompts[name]
 
 
-def default_prefix(description: Mapping[str, Any]) -> str:
-  """Prefix of texts without a named prompt, by any model's `model.json`."""
-  prompt = from_json(description.get("embedding", {})).prompt(None)
-  return description.get("query_prefix", prompt)
-
-
 def from_json(entry: Mapping[str, Any]) -> EmbeddingSpec:
   """Inverse of `EmbeddingSpec.as_json`; unknown keys are ignored."""
   names = [field.name for field in dataclasses.fields(EmbeddingSpec)]

@@ -7,7 +7,7 @@ import dataclasses
 from bertlib.cli import option
 from bertlib.settings import common
 from bertlib.settings.command import EstimatorSettings
-from bertlib.settings.long_texts import LongTextSettings
+from bertlib.settings.common import LongTextSettings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,9 +10,11 @@ from bertlib.cli import option
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
 from bertlib.io import files, json_files, model_files
-from bertlib.settings import embedding_spec
-from bertlib.settings.common import ComputeSettings, ModelSettings
-from bertlib.settings.long_texts import LongTextSettings
+from bertlib.settings.common import (
+  ComputeSettings,
+  LongTextSettings,
+  ModelSettings,
+)
 
 # Of the entries; a newer version of this project may write a higher one.
 FORMAT = 1
@@ -32,7 +34,6 @@ _SCHEMA = {
   ),
   "seq_length?": option.declaration(ModelSettings, "max_seq_length"),
   **{f"{n}?": flag for n, flag in option.declarations(LongTextSettings)},
-  "embedding?": embedding_spec.SCHEMA,
   "tuned_on?": str,
   # Of an export: the --output_dir of the training, and the step.
   "trained?": {"folder": str, "step": (int, json_files.NULL)},
@@ -86,9 +87,6 @@ def load(folder: str, task: Any = None) -> dict[str, Any]:
 
 def _problem_of_values(description: Mapping[str, Any], task: Any) -> str | None:
   """Problem of values that the schema cannot describe, or None."""
-  problem = embedding_spec.problem_of(description.get("embedding", {}))
-  if problem:
-    return problem
   labels = description.get("labels", [])
   if len(set(labels)) < len(labels):
     return "repeats a label"

@@ -26,7 +26,7 @@ from bertlib.hardware import devices
 from bertlib.io import files, folder_lock, json_files, model_files, result_files
 from bertlib.io.files import atomic_write
 from bertlib.io.result_files import DevScores
-from bertlib.settings import embedding_spec, model_description
+from bertlib.settings import model_description
 from bertlib.settings.training import OptimizerSettings
 from bertlib.training import hooks, runs, step_plan
 from bertlib.training.runs import Run
@@ -130,7 +130,7 @@ def inference_model_fn_of(
       run.output_dir,
       run.tokenizer,
       settings.model.max_seq_length,
-      embedding_spec.default_prefix(run.task.description),
+      run.task.record.prefix(run.task.description),
       settings.text.codec,
     ),
     # Calibrates --precision=int8 if there are neither ranges in --output_dir

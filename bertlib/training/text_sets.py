@@ -8,7 +8,7 @@ from typing import Any
 from bertlib.cli.absl import logging
 from bertlib.data import text_records, tf_records
 from bertlib.data.text_records import TextSet
-from bertlib.settings.long_texts import LongTextSettings
+from bertlib.settings.common import LongTextSettings
 from bertlib.training import loop, runs
 from bertlib.training.runs import Run
 

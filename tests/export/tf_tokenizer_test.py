@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tokenization
 from bertlib.data import model_inputs
 from bertlib.export import tf_tokenizer
-from bertlib.settings.long_texts import LongDocumentSettings, LongTextSettings
+from bertlib.settings.common import LongDocumentSettings, LongTextSettings
 from bertlib.tasks.ner import ner
 
 pytestmark = pytest.mark.graph

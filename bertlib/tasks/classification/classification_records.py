@@ -16,7 +16,7 @@ import tokenization
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.data.input_pipeline import shuffle_epochs
-from bertlib.settings.long_texts import TRUNCATE, LongTextSettings
+from bertlib.settings.common import TRUNCATE, LongTextSettings
 from bertlib.tasks.classification.classification import (
   Example,
   InputExample,

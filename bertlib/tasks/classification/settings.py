@@ -8,8 +8,7 @@ from typing import Any
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.settings.common import TableSettings
-from bertlib.settings.long_texts import LongTextSettings
+from bertlib.settings.common import LongTextSettings, TableSettings
 from bertlib.settings.training import TrainingSettings
 
 # Tasks, spelled as in their papers.

@@ -17,6 +17,7 @@ from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.tasks.embeddings.embedding_losses import LossOptions
+from bertlib.tasks.embeddings.record import RECORD
 from bertlib.tasks.embeddings.settings import LOSSES_OF_KIND, EmbeddingSettings
 from bertlib.training import runs, step_plan
 from bertlib.training.runs import Run
@@ -27,7 +28,7 @@ from bertlib.training.runs import Run
 def find_spec(settings: EmbeddingSettings) -> EmbeddingSpec:
   """The sentence vectors of the flags or, where none is given, of the model."""
   flags, folder = settings.vectors, settings.model.folder
-  description = model_description.load(folder) if folder else {}
+  description = model_description.load(folder, RECORD) if folder else {}
   spec = embedding_spec.from_json(description.get("embedding", {}))
   names = "pooling", "normalize", "projection_dim"
   values = {name: getattr(flags, name) for name in names}

@@ -14,7 +14,7 @@ import tokenization
 from bertlib.cli.absl import logging
 from bertlib.data import model_inputs, text_records, tf_records
 from bertlib.data.text_groups import MISSING, Example
-from bertlib.settings.long_texts import TRUNCATE, LongTextSettings
+from bertlib.settings.common import TRUNCATE, LongTextSettings
 
 
 def layout(

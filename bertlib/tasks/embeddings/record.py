@@ -7,6 +7,7 @@ from typing import Callable
 
 from bertlib.cli import lazy_module
 from bertlib.settings import embedding_spec
+from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.task.task_record import Description, PredictExample, TaskRecord
 from bertlib.tasks.embeddings.settings import EmbeddingSettings
 
@@ -19,16 +20,24 @@ embedding_signatures = lazy_module.load(
 onnx_graph = lazy_module.load("bertlib.export.onnx_graph")
 
 
+def _spec(description: Description) -> EmbeddingSpec:
+  return embedding_spec.from_json(description["embedding"])
+
+
 def _onnx_head(description: Description) -> Callable:
-  spec = embedding_spec.from_json(description["embedding"])
-  return functools.partial(onnx_graph.sentence_vectors, spec=spec)
+  return functools.partial(onnx_graph.sentence_vectors, spec=_spec(description))
 
 
 RECORD = TaskRecord(
   script=embedding_spec.SCRIPT,
   purpose="encodes sentences",
   settings=EmbeddingSettings,
+  entries={"embedding?": embedding_spec.SCHEMA},
   required={"embedding": dict},
+  problem=lambda description: embedding_spec.problem_of(
+    description.get("embedding", {})
+  ),
+  prefix=lambda description: _spec(description).prompt(None),
   predict=PredictExample(
     "texts.txt",
     "Vectors of the lines of a file:",

@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.data.text_groups import Columns, kind_of
-from bertlib.settings.common import ModelSettings, TableSettings
+from bertlib.settings.common import (
+  LongTextSettings,
+  ModelSettings,
+  TableSettings,
+)
 from bertlib.settings.embedding_spec import SCRIPT, VectorSettings
-from bertlib.settings.long_texts import LongTextSettings
 from bertlib.settings.training import RunSettings, TrainingSettings
 
 # Keys of the table in `embedding_losses`, which imports TensorFlow.

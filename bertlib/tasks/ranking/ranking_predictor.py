@@ -12,7 +12,7 @@ from bertlib.cli.errors import InputError
 from bertlib.data import batch_predictor, tables, text_groups
 from bertlib.data.batch_predictor import BatchPredictor, FileFormat
 from bertlib.data.text_groups import Columns
-from bertlib.settings.long_texts import LongDocumentSettings
+from bertlib.settings.common import LongDocumentSettings
 
 
 def activate(description: Mapping[str, Any], logits: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.data import beir, model_inputs, tables, text_groups, tf_records
 from bertlib.data.text_groups import Columns, kind_of
-from bertlib.settings.long_texts import LongTextSettings
+from bertlib.settings.common import LongTextSettings
 
 _MINING = "run_embeddings.py --mine_negatives"
 

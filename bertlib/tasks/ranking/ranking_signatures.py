@@ -10,7 +10,7 @@ from bertlib.export.signatures import (
   Tensors,
   text_specs,
 )
-from bertlib.settings.long_texts import LongDocumentSettings
+from bertlib.settings.common import LongDocumentSettings
 
 
 class Reranker(SignatureModel):

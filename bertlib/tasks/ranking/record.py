@@ -45,6 +45,7 @@ RECORD = TaskRecord(
   entries={"query_prefix?": str},
   required={"activation": str},
   problem=_problem,
+  prefix=lambda description: description.get("query_prefix", ""),
   predict=PredictExample(
     "pairs.tsv",
     "Scores of pairs of a query and a document:",

@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.data.text_groups import Columns
-from bertlib.settings.common import ModelSettings, TableSettings
-from bertlib.settings.long_texts import LongDocumentSettings
+from bertlib.settings.common import (
+  LongDocumentSettings,
+  ModelSettings,
+  TableSettings,
+)
 from bertlib.settings.training import (
   OptimizerSettings,
   RunSettings,

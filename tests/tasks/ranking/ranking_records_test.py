@@ -9,7 +9,7 @@ from refused import refusal
 
 from bertlib.cli import option
 from bertlib.data import input_pipeline, model_inputs
-from bertlib.settings.long_texts import LongDocumentSettings
+from bertlib.settings.common import LongDocumentSettings
 from bertlib.tasks.ranking import ranking_records
 from bertlib.tasks.ranking.ranking_records import Group
 from bertlib.tasks.ranking.settings import RankingSettings
