@@ -36,7 +36,6 @@ from bertlib.cli.steps import Steps
 from bertlib.compat import estimator_api
 from bertlib.compute.pooling import output_vectors, pool, sentence_vectors
 from bertlib.data import (
-  batch_predictor,
   example_checks,
   input_pipeline,
   model_inputs,
@@ -432,7 +431,7 @@ def write_features(
       terminal.follow(rows, num_rows, "texts")
     )
     if vectors.cutting.has_windows:
-      joined = batch_predictor.join_vectors(
+      joined = model_inputs.join_vectors(
         (row["vectors"] for row in rows),
         num_windows,
         bool(vectors.embedding and vectors.embedding.normalize),

@@ -38,7 +38,7 @@ import modeling
 from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import app, option
 from bertlib.cli.steps import Steps
-from bertlib.data import batch_predictor, input_pipeline, model_inputs
+from bertlib.data import input_pipeline, model_inputs
 from bertlib.data.text_records import TextSet
 from bertlib.exchange import resolve
 from bertlib.export import predictor
@@ -532,7 +532,7 @@ def of_texts(
   arrays: dict[str, np.ndarray],
 ) -> loop.Evaluation:
   """The evaluation of texts from that of their windows."""
-  num_rows, join = dev_set.num_rows, batch_predictor.join_windows
+  num_rows, join = dev_set.num_rows, model_inputs.join_windows
   how = run.settings.cutting.join_windows
   logits = join(arrays["logits"], num_rows, how)
   # Windows have the label of their text.

@@ -32,7 +32,7 @@ from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import pooling
-from bertlib.data import batch_predictor, nearest_neighbors
+from bertlib.data import model_inputs, nearest_neighbors
 from bertlib.data.text_records import TextSet
 from bertlib.data.tf_records import TOKEN_FEATURES
 from bertlib.exchange import initial_model, resolve, zoo
@@ -380,7 +380,7 @@ def encode(
   rows = text_sets.predict(run, texts, checkpoint)
   normalizes = run.task.model_arguments["spec"].normalize
   vectors = (row["vectors"] for row in rows)
-  return batch_predictor.join_vectors(vectors, texts.num_rows, normalizes)
+  return model_inputs.join_vectors(vectors, texts.num_rows, normalizes)
 
 
 def write_dev_set(run: Run, data: DevSet) -> Callable[[str | None], Evaluation]:

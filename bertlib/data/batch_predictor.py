@@ -77,44 +77,6 @@ def _utf8(text: str) -> bytes:
   return text.encode("utf-8", "backslashreplace")
 
 
-def by_text(
-  rows: Iterable[Item],  # of windows
-  num_windows: Iterable[int],  # of each text
-) -> Iterator[list[Item]]:
-  """Yields the rows of the windows of each text."""
-  rows = iter(rows)
-  for count in num_windows:
-    yield [*itertools.islice(rows, count)]
-  next(rows, None)  # at the end, Estimator closes its session
-
-
-def join_windows(
-  rows: np.ndarray,  # [windows, ...]
-  num_windows: Sequence[int],  # of each text
-  how: str | None = None,  # see `LongTextSettings.join_windows`
-) -> np.ndarray:
-  """Joins the outputs of the windows of each text: [texts, ...]."""
-  first = np.cumsum([0, *num_windows])[:-1]
-  if how == "max":
-    return np.maximum.reduceat(rows, first)
-  sums = np.add.reduceat(rows, first)
-  return sums / np.reshape(num_windows, [-1, 1]).astype(rows.dtype)
-
-
-def join_vectors(
-  vectors: Iterable[np.ndarray],  # of windows, [width] each
-  num_windows: Iterable[int],  # of each text
-  normalizes: bool,  # whether vectors have length 1
-) -> Iterator[np.ndarray]:
-  """Yields the vector of each text: the mean of those of its windows."""
-  for vector, *others in by_text(vectors, num_windows):
-    if others:
-      vector = np.mean([vector, *others], axis=0)
-      if normalizes:
-        vector /= max(np.linalg.norm(vector), 1e-12)
-    yield vector
-
-
 class _Batches(list):
   """Rows as batches, each the indices of its rows and their inputs."""
 

@@ -1,4 +1,7 @@
-"""Encodes text as input ids, mask and segment ids. Imports no TensorFlow."""
+"""Encodes text as ids, mask and segment ids; joins the outputs of windows.
+
+Imports no TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import functools
 import itertools
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
 
 import tokenization
 from bertlib.cli.absl import logging
@@ -18,6 +23,8 @@ from bertlib.settings.common import TRUNCATE, LongTextSettings
 HUB_NAMES = dict(
   zip(TOKEN_FEATURES, ("input_word_ids", "input_mask", "input_type_ids"))
 )
+
+Item = TypeVar("Item")
 
 # Windows of a text above which a warning names it.
 _MANY_WINDOWS = 1000
@@ -219,3 +226,44 @@ def _truncate_seq_pair(
   keep_a, keep_b = truncated_lengths(len(tokens_a), len(tokens_b), max_length)
   del tokens_a[keep_a:]
   del tokens_b[keep_b:]
+
+
+# Outputs of windows
+
+
+def by_text(
+  rows: Iterable[Item],  # of windows
+  num_windows: Iterable[int],  # of each text
+) -> Iterator[list[Item]]:
+  """Yields the rows of the windows of each text."""
+  rows = iter(rows)
+  for count in num_windows:
+    yield [*itertools.islice(rows, count)]
+  next(rows, None)  # at the end, Estimator closes its session
+
+
+def join_windows(
+  rows: np.ndarray,  # [windows, ...]
+  num_windows: Sequence[int],  # of each text
+  how: str | None = None,  # see `LongTextSettings.join_windows`
+) -> np.ndarray:
+  """Joins the outputs of the windows of each text: [texts, ...]."""
+  first = np.cumsum([0, *num_windows])[:-1]
+  if how == "max":
+    return np.maximum.reduceat(rows, first)
+  sums = np.add.reduceat(rows, first)
+  return sums / np.reshape(num_windows, [-1, 1]).astype(rows.dtype)
+
+
+def join_vectors(
+  vectors: Iterable[np.ndarray],  # of windows, [width] each
+  num_windows: Iterable[int],  # of each text
+  normalizes: bool,  # whether vectors have length 1
+) -> Iterator[np.ndarray]:
+  """Yields the vector of each text: the mean of those of its windows."""
+  for vector, *others in by_text(vectors, num_windows):
+    if others:
+      vector = np.mean([vector, *others], axis=0)
+      if normalizes:
+        vector /= max(np.linalg.norm(vector), 1e-12)
+    yield vector

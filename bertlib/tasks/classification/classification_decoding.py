@@ -107,10 +107,10 @@ def join(
   how: str | None,  # see `LongTextSettings.join_windows`
 ) -> Iterator[Joined]:
   """Yields the output of each text, joined from those of its windows."""
-  for windows in batch_predictor.by_text(rows, num_windows):
+  for windows in model_inputs.by_text(rows, num_windows):
     outputs, logits = map(np.stack, zip(*windows))
     if len(windows) > 1:
-      joined = batch_predictor.join_windows(logits, [len(windows)], how)
+      joined = model_inputs.join_windows(logits, [len(windows)], how)
       outputs = probabilities(problem, joined)
     found = outputs[0].view(Joined)
     found.best = logits.argmax(axis=0)

@@ -7,7 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from bertlib.data import batch_predictor, nearest_neighbors, tables, text_groups
+from bertlib.data import (
+  batch_predictor,
+  model_inputs,
+  nearest_neighbors,
+  tables,
+  text_groups,
+)
 from bertlib.data.batch_predictor import BatchPredictor, FileFormat
 from bertlib.io import vector_files
 from bertlib.settings import embedding_spec
@@ -72,7 +78,7 @@ class VectorPredictor(BatchPredictor):
 
   def _join(self, num_rows: Sequence[int], vectors) -> Iterator[np.ndarray]:
     """The vectors of texts from those of their windows."""
-    return batch_predictor.join_vectors(vectors, num_rows, self.spec.normalize)
+    return model_inputs.join_vectors(vectors, num_rows, self.spec.normalize)
 
   def read_file(self, settings, bad):
     """See base class."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertlib.cli.errors import InputError
-from bertlib.data import batch_predictor, tables, text_groups
+from bertlib.data import batch_predictor, model_inputs, tables, text_groups
 from bertlib.data.batch_predictor import BatchPredictor, FileFormat
 from bertlib.data.text_groups import Columns
 from bertlib.settings.common import LongDocumentSettings
@@ -30,7 +30,7 @@ def join_windows(
 ) -> np.ndarray:
   """Logits of pairs, float32: that of the best window counts."""
   logits = np.array([*rows], np.float32).reshape(-1)
-  return batch_predictor.join_windows(logits, num_windows, "max")
+  return model_inputs.join_windows(logits, num_windows, "max")
 
 
 def _json_line(pair: tuple[str, str], score: float) -> bytes:
