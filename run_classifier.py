@@ -39,7 +39,6 @@ from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import app, option
 from bertlib.cli.steps import Steps
 from bertlib.data import input_pipeline, model_inputs
-from bertlib.data.text_records import TextSet
 from bertlib.exchange import resolve
 from bertlib.export import predictor
 from bertlib.io import result_files
@@ -60,8 +59,8 @@ from bertlib.tasks.classification.classification_decoding import (
 )
 from bertlib.tasks.classification.record import RECORD
 from bertlib.tasks.classification.settings import ClassifierSettings
-from bertlib.training import loop, runs, text_sets, train_step
-from bertlib.training.runs import Run
+from bertlib.training import loop, runs, train_step
+from bertlib.training.runs import Run, TextSet
 
 # isort: off
 # Names of google-research/bert, which other code imports from here.
@@ -634,7 +633,7 @@ def predict_sets(
     written = classifier_inputs.write_records(
       run, processor, records, test_set, batch_size
     )
-    found = text_sets.predict(run, written, checkpoint)
+    found = loop.predict_texts(run, written, checkpoint)
     rows = (row["probabilities"] for row in found)
     if cutting.has_windows:
       pairs = ((row["probabilities"], row["logits"]) for row in found)

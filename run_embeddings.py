@@ -33,7 +33,6 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import pooling
 from bertlib.data import model_inputs, nearest_neighbors
-from bertlib.data.text_records import TextSet
 from bertlib.data.tf_records import TOKEN_FEATURES
 from bertlib.exchange import initial_model, resolve, zoo
 from bertlib.export import predictor
@@ -55,7 +54,7 @@ from bertlib.tasks.embeddings.embedding_predictor import VectorPredictor
 from bertlib.tasks.embeddings.record import RECORD
 from bertlib.tasks.embeddings.settings import EmbeddingSettings
 from bertlib.training import loop, runs, text_sets, train_step
-from bertlib.training.runs import Run
+from bertlib.training.runs import Run, TextSet
 
 # The model
 
@@ -377,7 +376,7 @@ def encode(
   run: Run, texts: TextSet, checkpoint: str | None
 ) -> Iterator[np.ndarray]:
   """The vector of each text, float32 [width], in order."""
-  rows = text_sets.predict(run, texts, checkpoint)
+  rows = loop.predict_texts(run, texts, checkpoint)
   normalizes = run.task.model_arguments["spec"].normalize
   vectors = (row["vectors"] for row in rows)
   return model_inputs.join_vectors(vectors, texts.num_rows, normalizes)

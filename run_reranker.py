@@ -462,7 +462,7 @@ def write_pairs(
   texts = text_sets.write(run, name, pairs, batch_size)
 
   def logits(checkpoint):  # None for the initial model
-    rows = text_sets.predict(run, texts, checkpoint)
+    rows = loop.predict_texts(run, texts, checkpoint)
     found = (row["logits"] for row in rows)
     return ranking_predictor.join_windows(texts.num_rows, found)
 

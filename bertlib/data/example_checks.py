@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import unicodedata
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -85,6 +86,22 @@ def _warn_of_overlap(
       shared[0].location,
       known[shared[0].texts],
     )
+
+
+def log_faults(
+  num_truncated_tokens: array, num_empty: int, max_seq_length: int
+) -> None:
+  """Logs how many texts lost tokens, and how many have none."""
+  num_truncated = sum(map(bool, num_truncated_tokens))
+  if num_truncated:
+    logging.info(
+      "%d texts were truncated to %d tokens and lost %d tokens in total",
+      num_truncated,
+      max_seq_length,
+      sum(num_truncated_tokens),
+    )
+  if num_empty:
+    logging.warning("%d texts have no tokens", num_empty)
 
 
 def draw_dev_set(

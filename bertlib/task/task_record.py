@@ -80,11 +80,6 @@ def _nothing(description: Description | HuggingFaceModel) -> None:
   del description
 
 
-def _no_prefix(description: Description) -> str:
-  del description
-  return ""
-
-
 @dataclasses.dataclass(frozen=True)
 class TaskRecord:
   """Constants of a task, equal in all of its runs."""
@@ -102,7 +97,7 @@ class TaskRecord:
   # Problem of a description that matches the schema, or None.
   problem: Callable[[Description], str | None] = _nothing
   # Prefix of texts for which no other is named, such as those of calibration.
-  prefix: Callable[[Description], str] = _no_prefix
+  prefix: Callable[[Description], str] = lambda _: ""
   # The first one that a run has is shown first, without --best_metric.
   primary_metrics: Sequence[str] = ()
   # Metrics of which a lower value is better, beside those that end in "loss".

@@ -511,6 +511,17 @@ def predict(
       yield row
 
 
+def predict_texts(
+  run: Run, texts: runs.TextSet, checkpoint: str | None
+) -> Iterator[dict[str, Any]]:
+  """Yields the predictions for each record by name, in order."""
+  input_fn = runs.input_fn_of(run, texts.path, False, texts.layout)
+  rows = predict(
+    run, input_fn, sum(texts.num_rows), checkpoint, texts.batch_size
+  )
+  return tf_records.restore_input_order(rows)
+
+
 def write_metrics(
   run: Run,
   results: Mapping[str, Any],

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 from absl import logging
@@ -338,6 +338,16 @@ def check_sample(
     length,
     num_sampled,
   )
+
+
+class TextSet(NamedTuple):
+  """Texts to predict for, whose records are written."""
+
+  path: str  # file of the records
+  num_rows: Sequence[int]  # records of each text: its windows
+  batch_size: int  # records of a batch
+  layout: tf_records.Layout | None = None  # None for that of the task
+  examples: Sequence[Any] = ()  # of the task, with these texts
 
 
 # The folder

@@ -1,16 +1,19 @@
-"""Predicts for sets of texts, or of pairs of texts, by way of records."""
+"""Writes texts, and pairs of texts, as the records of a run."""
 
 from __future__ import annotations
 
+import itertools
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from bertlib.cli.absl import logging
-from bertlib.data import text_records, tf_records
-from bertlib.data.text_records import TextSet
-from bertlib.settings.common import LongTextSettings
-from bertlib.training import loop, runs
-from bertlib.training.runs import Run
+from absl import logging
+
+import tokenization
+from bertlib.data import example_checks, model_inputs, tf_records
+from bertlib.settings.common import TRUNCATE, LongTextSettings
+from bertlib.training import runs
+from bertlib.training.runs import Run, TextSet
 
 
 def training_cutting(run: Run) -> LongTextSettings:
@@ -32,7 +35,7 @@ def write(
 ) -> TextSet:
   """Writes the records of texts; batches are full on a TPU."""
   path, length = runs.records_path(run, name), run.settings.model.max_seq_length
-  num_rows = text_records.write_texts(
+  num_rows = write_texts(
     path,
     texts,
     run.tokenizer,
@@ -43,12 +46,40 @@ def write(
   return TextSet(path, num_rows, batch_size, tf_records.token_layout(length))
 
 
-def predict(
-  run: Run, texts: TextSet, checkpoint: str | None
-) -> Iterator[dict[str, Any]]:
-  """Yields the predictions for each record by name, in order."""
-  input_fn = runs.input_fn_of(run, texts.path, False, texts.layout)
-  rows = loop.predict(
-    run, input_fn, sum(texts.num_rows), checkpoint, texts.batch_size
+def write_texts(
+  path: str,
+  # See `model_inputs.encode_windows`; read once, and not kept in memory.
+  texts: Iterable[Sequence[str | None]],
+  tokenizer: tokenization.Tokenizer,
+  max_seq_length: int,
+  # The last text is repeated until the number of records is a multiple.
+  multiple_of: int = 1,
+  cutting: LongTextSettings = TRUNCATE,
+) -> Sequence[int]:
+  """Encodes texts and pairs as TFRecords; returns the rows of each text."""
+  num_truncated_tokens, num_rows = array("i"), array("i")
+  num_empty, num_special = 0, tokenizer.special_tokens.num()
+
+  def records() -> Iterator[dict[str, Any]]:
+    nonlocal num_empty
+    record: dict[str, Any] = {}
+    for rows in model_inputs.encode_windows(
+      tokenizer, texts, max_seq_length, cutting
+    ):
+      num_truncated_tokens.append(rows[0].num_truncated_tokens)
+      num_rows.append(len(rows))
+      model_inputs.warn_of_many_windows(f"text {len(num_rows)}", len(rows))
+      is_empty = rows[0].num_tokens == num_special
+      num_empty += is_empty and not num_truncated_tokens[-1]
+      for row in rows:
+        record = row._asdict()
+        yield record
+    yield from itertools.repeat(record, -sum(num_rows) % multiple_of)
+
+  tf_records.write_records(
+    path, records(), tf_records.token_layout(max_seq_length)
   )
-  return tf_records.restore_input_order(rows)
+  windows = f" in {sum(num_rows)} windows" if cutting.has_windows else ""
+  logging.info("%d texts%s written to %s", len(num_rows), windows, path)
+  example_checks.log_faults(num_truncated_tokens, num_empty, max_seq_length)
+  return num_rows

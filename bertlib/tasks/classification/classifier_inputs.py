@@ -13,7 +13,6 @@ from absl import logging
 
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import example_checks, tables
-from bertlib.data.text_records import TextSet
 from bertlib.io import result_files
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings import model_description
@@ -33,7 +32,7 @@ from bertlib.tasks.classification.settings import (
   unknown_task,
 )
 from bertlib.training import runs, step_plan
-from bertlib.training.runs import Run
+from bertlib.training.runs import Run, TextSet
 
 
 def make_processor(settings: ClassifierSettings) -> DataProcessor:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import tokenization
 from bertlib.cli.absl import logging
-from bertlib.data import model_inputs, text_records, tf_records
+from bertlib.data import example_checks, model_inputs, tf_records
 from bertlib.data.text_groups import MISSING, Example
 from bertlib.settings.common import TRUNCATE, LongTextSettings
 
@@ -101,7 +101,7 @@ def write_records(
     path,
     len(num_tokens) - len({text.number for text in texts.values()}),
   )
-  text_records.log_faults(
+  example_checks.log_faults(
     num_truncated_tokens,
     num_tokens.count(tokenizer.special_tokens.num()),
     max_seq_length,

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import tiny_model
 
-from bertlib.data import input_pipeline, model_inputs, text_records, tf_records
+from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.data.text_groups import Example
 from bertlib.tasks.embeddings import embedding_records as records
+from bertlib.training import text_sets
 
 pytestmark = pytest.mark.graph
 
@@ -113,7 +114,7 @@ def write_texts(folder, texts, *arguments, **options):
   """Writes texts to encode; returns their number and a batch of them."""
   path = str(folder / "texts")
   pairs = ((text, None) for text in texts)
-  num_rows = text_records.write_texts(path, pairs, *arguments, **options)
+  num_rows = text_sets.write_texts(path, pairs, *arguments, **options)
   features = tf_records.token_layout(6)
   (batch,) = input_pipeline.record_batches(path, features, 9, False, False)
   return sum(num_rows), batch
