@@ -448,6 +448,11 @@ class Encoder:
     rounded = self.graph.node("QuantizeLinear", states, *parameters)
     return self.graph.node("DequantizeLinear", rounded, *parameters)
 
+  def output_layer(self, name: str, **options: Any) -> dict[str, Output]:
+    """Outputs of a task, by the name of a function of `_OUTPUT_LAYERS`."""
+    # Records of tasks, which import no module of an export, ask for them.
+    return _OUTPUT_LAYERS[name](self, **options)
+
 
 def _quantize(matrix: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
   """Int8 values of a matrix, with the scales of its rows (1) or columns (0)."""
@@ -584,6 +589,15 @@ def masked_lm(
   probabilities = node("Softmax", logits, axis=-1)
   shape = ["batch", "masks", encoder.config["vocab_size"]]
   return {"probabilities": Output(probabilities, shape), **outputs}
+
+
+_OUTPUT_LAYERS: Mapping[str, Any] = {
+  "classification": classification,
+  "masked_lm": masked_lm,
+  "sentence_vectors": sentence_vectors,
+  "spans": spans,
+  "token_classification": token_classification,
+}
 
 
 def _pooled_output(encoder: Encoder, states: str) -> str:

@@ -115,8 +115,8 @@ class TaskRecord:
   export: Callable[[], type] | None = None
   # Its `BatchPredictor` for use without TensorFlow; None if it has none.
   predictor: Callable[[], type] | None = None
-  # Writes the output layer of a model to an ONNX graph, see `onnx_graph`; None
-  # where this is not possible.
+  # Writes the output layer of a model to an ONNX graph, given an
+  # `onnx_graph.Encoder`; None where this is not possible.
   onnx_head: Callable[[Description], Callable] | None = None
   # Predicts at [MASK]s, whose positions the ONNX graph takes.
   fills_masks: bool = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Callable
 
 from bertlib.cli import lazy_module
@@ -26,8 +25,6 @@ classification_decoding = lazy_module.load(
 classifier_signatures = lazy_module.load(
   "bertlib.tasks.classification.classifier_signatures"
 )
-
-onnx_graph = lazy_module.load("bertlib.export.onnx_graph")
 
 # What makes probabilities of logits, as an ONNX operation.
 _ONNX_ACTIVATIONS = {"classification": "Softmax", "multi_label": "Sigmoid"}
@@ -83,8 +80,9 @@ def _from_huggingface(model: HuggingFaceModel) -> dict[str, Any] | None:
 
 def _onnx_head(description: Description) -> Callable:
   kind = classification.problem_from_description(description).kind
-  return functools.partial(
-    onnx_graph.classification, activation=_ONNX_ACTIVATIONS.get(kind)
+  activation = _ONNX_ACTIVATIONS.get(kind)
+  return lambda encoder: encoder.output_layer(
+    "classification", activation=activation
   )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Callable
 
 from bertlib.cli import lazy_module
@@ -17,7 +16,6 @@ embedding_predictor = lazy_module.load(
 embedding_signatures = lazy_module.load(
   "bertlib.tasks.embeddings.embedding_signatures"
 )
-onnx_graph = lazy_module.load("bertlib.export.onnx_graph")
 
 
 def _spec(description: Description) -> EmbeddingSpec:
@@ -25,7 +23,8 @@ def _spec(description: Description) -> EmbeddingSpec:
 
 
 def _onnx_head(description: Description) -> Callable:
-  return functools.partial(onnx_graph.sentence_vectors, spec=_spec(description))
+  spec = _spec(description)
+  return lambda encoder: encoder.output_layer("sentence_vectors", spec=spec)
 
 
 RECORD = TaskRecord(

@@ -14,7 +14,6 @@ from bertlib.tasks.ner.settings import NerSettings
 ner_decoding = lazy_module.load("bertlib.tasks.ner.ner_decoding")
 ner_report = lazy_module.load("bertlib.tasks.ner.ner_report")
 ner_signatures = lazy_module.load("bertlib.tasks.ner.ner_signatures")
-onnx_graph = lazy_module.load("bertlib.export.onnx_graph")
 
 
 def _problem(description: Description) -> str | None:
@@ -44,5 +43,7 @@ RECORD = TaskRecord(
   from_huggingface=_from_huggingface,
   export=lambda: ner_signatures.Tagger,
   predictor=lambda: ner_decoding.TaggerPredictor,
-  onnx_head=lambda description: onnx_graph.token_classification,
+  onnx_head=lambda _: (
+    lambda encoder: encoder.output_layer("token_classification")
+  ),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Callable
 
 from bertlib.cli import lazy_module
@@ -20,7 +19,6 @@ fill_mask = lazy_module.load("bertlib.tasks.pretraining.fill_mask")
 masked_lm_signatures = lazy_module.load(
   "bertlib.tasks.pretraining.masked_lm_signatures"
 )
-onnx_graph = lazy_module.load("bertlib.export.onnx_graph")
 
 
 def _from_huggingface(model: HuggingFaceModel) -> Description | None:
@@ -37,8 +35,8 @@ def _onnx_head(description: Description) -> Callable:
       f"--format=onnx: the generator of objective {objective.name} is not"
       " written. Give --encoder to export the model"
     )
-  return functools.partial(
-    onnx_graph.masked_lm, predicts_pairs=objective.predicts_pairs
+  return lambda encoder: encoder.output_layer(
+    "masked_lm", predicts_pairs=objective.predicts_pairs
   )
 
 

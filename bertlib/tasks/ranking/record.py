@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from bertlib.cli import lazy_module
@@ -14,7 +13,6 @@ from bertlib.task.task_record import (
 )
 from bertlib.tasks.ranking.settings import RankingSettings
 
-onnx_graph = lazy_module.load("bertlib.export.onnx_graph")
 ranking_predictor = lazy_module.load("bertlib.tasks.ranking.ranking_predictor")
 ranking_signatures = lazy_module.load(
   "bertlib.tasks.ranking.ranking_signatures"
@@ -56,7 +54,7 @@ RECORD = TaskRecord(
   export=lambda: ranking_signatures.Reranker,
   predictor=lambda: ranking_predictor.RankingPredictor,
   # Documents are ranked by logits: many scores may be 1.
-  onnx_head=lambda _: functools.partial(
-    onnx_graph.classification, activation=None
+  onnx_head=lambda _: (
+    lambda encoder: encoder.output_layer("classification", activation=None)
   ),
 )

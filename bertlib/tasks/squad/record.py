@@ -12,7 +12,6 @@ from bertlib.task.task_record import (
 )
 from bertlib.tasks.squad.settings import SquadSettings
 
-onnx_graph = lazy_module.load("bertlib.export.onnx_graph")
 squad_decoding = lazy_module.load("bertlib.tasks.squad.squad_decoding")
 squad_report = lazy_module.load("bertlib.tasks.squad.squad_report")
 squad_signatures = lazy_module.load("bertlib.tasks.squad.squad_signatures")
@@ -63,5 +62,5 @@ RECORD = TaskRecord(
   from_huggingface=_from_huggingface,
   export=lambda: squad_signatures.QuestionAnswering,
   predictor=lambda: squad_decoding.AnswerPredictor,
-  onnx_head=lambda description: onnx_graph.spans,
+  onnx_head=lambda _: lambda encoder: encoder.output_layer("spans"),
 )
