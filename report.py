@@ -9,12 +9,7 @@ tables, and writes one HTML file.
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # Check flags before slow imports.
-  from bertlib.cli import app
-  from bertlib.settings.report import ReportSettings
-
-  app.parse_flags(ReportSettings)
-
+import dataclasses
 import os
 
 from absl import logging
@@ -23,10 +18,27 @@ from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.io import files
 from bertlib.reporting import comparison
-from bertlib.settings.report import ReportSettings
 
 # Metrics in the tables of the terminal.
 _MAX_METRICS = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportSettings(option.CommandSettings):
+  """Flags of report.py."""
+
+  TAKES_ARGUMENTS = True
+  SECTION = "output"
+  EXAMPLE = (
+    "python report.py output/a output/b --output_file=output/comparison.html"
+  )
+
+  output_file: str = option.path(
+    "comparison.html", "HTML file to write.", basic=True, is_output=True
+  )
+  overwrite: bool = option.boolean(
+    False, "Replace --output_file if it exists.", basic=True
+  )
 
 
 def define_flags() -> None:
@@ -65,4 +77,5 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
+  app.parse_flags(ReportSettings)
   app.run(main)

@@ -37,7 +37,7 @@ def script(tmp_path):
 
 @pytest.mark.process
 def test_main_receives_the_arguments_and_exits_with_0(script):
-  settings = "from bertlib.settings.report import ReportSettings as Settings"
+  settings = "from report import ReportSettings as Settings"
   parses = f"{settings}; app.parse_flags(Settings)"
   printing = script("print(argv[1:])", before=parses)
   done = commands.succeed(printing, "a", "b", own_process=True)
