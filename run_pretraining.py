@@ -34,6 +34,7 @@ import modeling
 from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import app, option
 from bertlib.cli.steps import Steps
+from bertlib.compute import precision
 from bertlib.data import input_pipeline, record_check, tf_records
 from bertlib.exchange import resolve
 from bertlib.reporting import receipts, run_report, training_checks
@@ -53,7 +54,7 @@ from bertlib.tasks.pretraining.objectives import MLM_NSP, Objective
 from bertlib.tasks.pretraining.record import RECORD
 from bertlib.tasks.pretraining.settings import PretrainingSettings
 from bertlib.tasks.pretraining.training_batches import input_fn_builder
-from bertlib.training import loop, runs, train_step
+from bertlib.training import loop, runs, step_plan, train_step
 from bertlib.training.runs import Run
 
 FLAGS = flags.FLAGS
@@ -496,7 +497,7 @@ def main(_) -> None:
   files_read = pretraining_inputs.data_files(settings, data)
   with run_report.started(receipt, run, files_read) as outcome:
     if settings.flags.do_train:
-      pretrain(training_checks.with_device_peak(run, receipt), data)
+      pretrain(with_device_peak(run, receipt), data)
     outcome.checkpoint = loop.select_checkpoint(run)
     if run.evaluates:
       outcome.found.results = evaluate_records(run, data, outcome.checkpoint)
@@ -504,6 +505,28 @@ def main(_) -> None:
     if run.predicts:
       fill_masks(run, data.lines, outcome.checkpoint)
     outcome.num_examples = pretraining_inputs.count(settings, data)
+
+
+def with_device_peak(run: Run, receipt: receipts.Receipt) -> Run:
+  """Records the peak of the device, with which the log compares the speed."""
+  if run.on_tpu:
+    return run
+  dtype = run.compute.dtype.name
+  peak = precision.device_peak(dtype)
+  receipt.record(device_peak={"dtype": dtype, "flops_per_second": peak})
+  logging.info("Peak of the device: %.4g FLOP/s in %s", peak, dtype)
+  replicas, num_devices = run.devices.replicas, 1
+  if replicas:  # those on the CPU share it
+    num_devices = replicas.count if replicas.on_gpu else replicas.num_processes
+
+  def step_flops(num_examples: float, num_tokens: float) -> float:
+    # Of sequences of equal lengths.
+    shape = run.step_shape._replace(seq_length=num_tokens / num_examples)
+    return step_plan.step_flops(run.config, num_examples, shape)
+
+  return run.with_arguments(
+    step_flops=step_flops, peak_flops=peak * num_devices
+  )
 
 
 # Before the run

@@ -1,4 +1,4 @@
-"""Costs of training: estimates of a dry run, and the peak of the device."""
+"""Costs of training, as a dry run estimates them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from bertlib.cli.steps import Steps
 from bertlib.compute import precision
 from bertlib.data.example_checks import LengthSummary
 from bertlib.io.files import check_disk, size_in_words
-from bertlib.reporting import receipts
 from bertlib.settings.training import TrainingSettings
 from bertlib.training import step_plan
 from bertlib.training.runs import Run
@@ -183,28 +182,3 @@ def checkpoint_bytes(
   )
   best = 2 if settings.flags.eval_steps else 0
   return num_weights * 4 * (3 * kept + best)
-
-
-# The peak of the device
-
-
-def with_device_peak(run: Run, receipt: receipts.Receipt) -> Run:
-  """Records the peak of the device, with which the log compares the speed."""
-  if run.on_tpu:
-    return run
-  dtype = run.compute.dtype.name
-  peak = precision.device_peak(dtype)
-  receipt.record(device_peak={"dtype": dtype, "flops_per_second": peak})
-  logging.info("Peak of the device: %.4g FLOP/s in %s", peak, dtype)
-  replicas, num_devices = run.devices.replicas, 1
-  if replicas:  # those on the CPU share it
-    num_devices = replicas.count if replicas.on_gpu else replicas.num_processes
-
-  def step_flops(num_examples: float, num_tokens: float) -> float:
-    # Of sequences of equal lengths.
-    shape = run.step_shape._replace(seq_length=num_tokens / num_examples)
-    return step_plan.step_flops(run.config, num_examples, shape)
-
-  return run.with_arguments(
-    step_flops=step_flops, peak_flops=peak * num_devices
-  )
