@@ -497,13 +497,15 @@ def _arguments(flag: flags.Flag) -> list[str]:
 
 
 def fill(settings: Any, filled: Mapping[str, Any]) -> Any:
-  """The settings with other values of these fields, also in groups of flags."""
+  """The settings with other values of fields, also in groups, by flag."""
   changed = {}
   for field in dataclasses.fields(settings):
-    if field.name in filled:
-      changed[field.name] = filled[field.name]
-    elif "flags" in field.metadata:
+    flag = field.metadata.get("flag")
+    name = flag.name if flag and flag.name else field.name
+    if "flags" in field.metadata:  # a group may have the name of a flag in it
       changed[field.name] = fill(getattr(settings, field.name), filled)
+    elif name in filled:
+      changed[field.name] = filled[name]
   return dataclasses.replace(settings, **changed)
 
 
@@ -517,23 +519,10 @@ def make(settings: type[Settings], **values: Any) -> Settings:
   Raises:
     TypeError: the command has no such flag.
   """
-  found = {}
-  for field in dataclasses.fields(settings):
-    flag = field.metadata.get("flag")
-    if flag and (name := flag.name or field.name) in values:
-      found[field.name] = values.pop(name)
-    of_group = {
-      name: values.pop(name)
-      for name in field.metadata.get("flags", {})
-      if name in values
-    }
-    if of_group:
-      found[field.name] = dataclasses.replace(
-        field.default_factory(), **of_group
-      )
-  if values:
-    raise TypeError(f"{settings.__name__} has no flag {', '.join(values)}")
-  return settings(**found)
+  known = dict(declarations(settings))
+  if unknown := [name for name in values if name not in known]:
+    raise TypeError(f"{settings.__name__} has no flag {', '.join(unknown)}")
+  return fill(settings(), values)
 
 
 def values_of(settings: CommandSettings) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Tests of finding a model's files from its flags."""
 
+import dataclasses
 import json
 import os
 
@@ -187,7 +188,7 @@ def test_flags_that_are_given_win(tmp_path):
   given = frozenset({"max_seq_length", "labels"})
   model = ModelSettings(max_seq_length=64, given=given)
   made = option.make(ClassifierSettings, output_dir=folder, labels=["c"])
-  made = option.fill(made, {"model": model}).completed()
+  made = dataclasses.replace(made, model=model).completed()
   assert (made.model.max_seq_length, made.labels) == (64, ["c"])
 
 
