@@ -148,7 +148,8 @@ class ProgressHook(tf.train.SessionRunHook):
     shown = {n: f"{value:.4g}" for n, value in {**values, **speeds}.items()}
     if speeds:
       shown["examples/s"] = f"{speeds['examples/s']:.1f}"
-      self._write_events(speeds)
+      if self._model_dir:
+        write_events(self._model_dir, self._step, speeds)
     if self._bar is not None:
       self._bar.set_postfix(shown)
       return
@@ -161,17 +162,6 @@ class ProgressHook(tf.train.SessionRunHook):
       left = round((self._num_train_steps - self._step) * seconds)
       line += f", {datetime.timedelta(seconds=left)} left"
     logging.info("%s: %s", self._position(), line)
-
-  def _write_events(self, speeds: Mapping[str, float]) -> None:
-    """Writes the speeds for TensorBoard."""
-    if self._model_dir:
-      entries = [
-        tf.Summary.Value(tag=name, simple_value=value)
-        for name, value in speeds.items()
-      ]
-      tf.summary.FileWriterCache.get(self._model_dir).add_summary(
-        tf.Summary(value=entries), self._step
-      )
 
   def _speeds(self) -> dict[str, float]:
     """Speeds since the last log line, by displayed name."""
@@ -211,6 +201,18 @@ class ProgressHook(tf.train.SessionRunHook):
       self._bar.close()
     if self._model_dir:
       tf.summary.FileWriterCache.get(self._model_dir).flush()
+
+
+def write_events(folder: str, step: int, scores: Mapping[str, float]) -> None:
+  """Writes the metrics of a step to the event files in `folder`."""
+  with tf.Graph().as_default():  # the writer cannot be made in eager mode
+    writer = tf.summary.FileWriterCache.get(folder)
+  values = [
+    tf.Summary.Value(tag=name, simple_value=value)
+    for name, value in scores.items()
+  ]
+  writer.add_summary(tf.Summary(value=values), step)
+  writer.flush()
 
 
 class PredictionCollector(tf.train.SessionRunHook):

@@ -387,20 +387,8 @@ class EvaluationListener(tf.train.CheckpointSaverListener):
       checkpoint_files.save_best(folder, checkpoint)
     self.scores.write()
     scores = result_files.plain_scores(results)
-    write_events(os.path.join(folder, "dev"), step, scores)
+    hooks.write_events(os.path.join(folder, "dev"), step, scores)
     return not is_last and self.scores.ends_early()
-
-
-def write_events(folder: str, step: int, scores: Mapping[str, float]) -> None:
-  """Writes the metrics of a step to the event files in `folder`."""
-  with tf.Graph().as_default():  # the writer cannot be made in eager mode
-    writer = tf.summary.FileWriterCache.get(folder)
-  values = [
-    tf.Summary.Value(tag=name, simple_value=value)
-    for name, value in scores.items()
-  ]
-  writer.add_summary(tf.Summary(value=values), step)
-  writer.flush()
 
 
 # Evaluation and prediction
@@ -539,7 +527,7 @@ def write_metrics(
     predictions: content of `eval_predictions.jsonl`; None removes the file
       of an earlier evaluation.
   """
-  write_events(
+  hooks.write_events(
     run.path(f"dev{suffix}"),
     checkpoint_files.step_of(checkpoint) if checkpoint else 0,
     result_files.plain_scores(results),

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from bertlib.data import retrieval_scores
 from bertlib.io import result_files
-from bertlib.training import loop
+from bertlib.training import hooks
 
 pytestmark = pytest.mark.unit
 
@@ -72,7 +72,7 @@ def test_names_pass_through_results_files_and_tensorboard(name, tmp_path):
   plain = result_files.plain_scores(result_files.read_results(path))
   assert plain == {name: 0.5, f"{name}_64": 0.5}
   assert result_files.plain_name(names[0]) == name
-  loop.write_events(str(tmp_path), 3, plain)
+  hooks.write_events(str(tmp_path), 3, plain)
   (events,) = tmp_path.glob("events.out.tfevents.*")
   found = tf.train.summary_iterator(str(events))
   tags = {value.tag for event in found for value in event.summary.value}
