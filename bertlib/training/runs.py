@@ -23,9 +23,7 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import (
-  example_checks,
   input_pipeline,
-  model_inputs,
   tf_records,
 )
 from bertlib.hardware import devices
@@ -316,28 +314,6 @@ def record_input_fn(
   tf_records.write_records(path, rows, run.task.features)
   options = input_options(run, is_training)
   return input_pipeline.record_input_fn(path, run.task.features, **options)
-
-
-def check_sample(
-  run: Run,
-  sample: Iterable[Sequence[str | None]],  # see `model_inputs.encode_windows`
-  num_examples: int,
-  num_sampled: int,  # of the examples
-  texts: Iterable[str] = (),  # of the sample
-) -> example_checks.LengthSummary:
-  """Encodes texts as the run does, and checks them for a dry run."""
-  cutting, length = run.settings.cutting, run.settings.model.max_seq_length
-  if run.flags.do_train:
-    cutting = cutting.in_one_row()
-  return example_checks.check_encoded(
-    model_inputs.encode_pairs(run.tokenizer, sample, length, cutting),
-    run.config.vocab_size,
-    num_examples,
-    run.tokenizer,
-    texts,
-    length,
-    num_sampled,
-  )
 
 
 class TextSet(NamedTuple):

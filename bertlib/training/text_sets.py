@@ -83,3 +83,25 @@ def write_texts(
   logging.info("%d texts%s written to %s", len(num_rows), windows, path)
   example_checks.log_faults(num_truncated_tokens, num_empty, max_seq_length)
   return num_rows
+
+
+def check_sample(
+  run: Run,
+  sample: Iterable[Sequence[str | None]],  # see `model_inputs.encode_windows`
+  num_examples: int,
+  num_sampled: int,  # of the examples
+  texts: Iterable[str] = (),  # of the sample
+) -> example_checks.LengthSummary:
+  """Encodes texts as the run does, and checks them for a dry run."""
+  cutting, length = run.settings.cutting, run.settings.model.max_seq_length
+  if run.flags.do_train:
+    cutting = cutting.in_one_row()
+  return example_checks.check_encoded(
+    model_inputs.encode_pairs(run.tokenizer, sample, length, cutting),
+    run.config.vocab_size,
+    num_examples,
+    run.tokenizer,
+    texts,
+    length,
+    num_sampled,
+  )

@@ -19,7 +19,7 @@ from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.tasks.embeddings.embedding_losses import LossOptions
 from bertlib.tasks.embeddings.record import RECORD
 from bertlib.tasks.embeddings.settings import LOSSES_OF_KIND, EmbeddingSettings
-from bertlib.training import runs, step_plan
+from bertlib.training import step_plan, text_sets
 from bertlib.training.runs import Run
 
 # The model
@@ -261,4 +261,4 @@ def check_text_groups(run: Run, data: Data) -> example_checks.LengthSummary:
   sample = example_checks.sample(groups)
   texts = [*itertools.chain.from_iterable(sample)]
   pairs = ((text, None) for text in texts)
-  return runs.check_sample(run, pairs, len(groups), len(sample), texts)
+  return text_sets.check_sample(run, pairs, len(groups), len(sample), texts)

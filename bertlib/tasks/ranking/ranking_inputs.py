@@ -20,7 +20,7 @@ from bertlib.settings import model_description
 from bertlib.tasks.ranking import ranking_predictor, ranking_records
 from bertlib.tasks.ranking.ranking_records import Groups
 from bertlib.tasks.ranking.settings import RankingSettings
-from bertlib.training import runs, step_plan
+from bertlib.training import step_plan, text_sets
 from bertlib.training.runs import Run
 
 _FIX = "Fix the file, or write it again"
@@ -246,4 +246,6 @@ def check_pairs(run: Run, data: Data) -> example_checks.LengthSummary:
     pairs = [(g.query, text) for g in groups for text in g.documents]
   sample = example_checks.sample(pairs)
   num_examples = len(data.train or pairs)
-  return runs.check_sample(run, sample, num_examples, len(groups or sample))
+  return text_sets.check_sample(
+    run, sample, num_examples, len(groups or sample)
+  )
