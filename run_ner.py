@@ -268,7 +268,8 @@ def read_data(run: Run, train_set: Sequence[Sentence]) -> ner_inputs.Data:
   """Reads the splits; refuses a training set that is too small for one step."""
   data = ner_inputs.read_data(run, train_set)
   # Each sentence makes one window or more.
-  if step_plan.may_be_too_few(run.flags, len(data.train)):
+  num_read = len(data.train) * run.flags.num_train_epochs
+  if 0 < num_read < run.flags.train_batch_size:
     windows = ner.make_windows(
       data.train, run.tokenizer, run.settings.model.max_seq_length
     )

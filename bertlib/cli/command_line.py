@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import textwrap
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bertlib import PREFIX
@@ -346,7 +346,9 @@ def help_text(
       if flag.section == section and (full or flag.basic)
     ]
     listed.sort(key=lambda item: not item[1].basic)
-    parts.append(_section(title, listed, required))
+    if listed:
+      entries = [_entry(name, flag, name in required) for name, flag in listed]
+      parts.append("\n".join([f"{title}:", *entries]))
   parts.append(_OF_ALL_COMMANDS if full else "--helpfull lists all flags.")
   return "\n\n".join(filter(None, parts))
 
@@ -368,14 +370,6 @@ def as_installed(command: str) -> str:
   if not PREFIX:
     return command
   return re.sub(r"^python (\w+)\.py", rf"python -m {PREFIX}\1", command)
-
-
-def _section(
-  title: str, listed: Iterable[tuple[str, Flag]], required: Container[str]
-) -> str:
-  """A heading and its flags; "" if there are none."""
-  entries = [_entry(name, flag, name in required) for name, flag in listed]
-  return "\n".join([f"{title}:", *entries]) if entries else ""
 
 
 def _entry(name: str, flag: Flag, is_required: bool) -> str:

@@ -308,11 +308,6 @@ def declarations(settings: type) -> Iterator[tuple[str, Flag]]:
     yield from field.metadata.get("flags", {}).items()
 
 
-def output_flags(settings: type[CommandSettings]) -> list[str]:
-  """Flags that name a file or folder to write."""
-  return [name for name, flag in declarations(settings) if flag.is_output]
-
-
 def declaration(settings: type, name: str) -> Flag:
   """Declaration of a flag of a settings class."""
   return dict(declarations(settings))[name]

@@ -159,7 +159,8 @@ class Receipt:
     script = command_line.as_installed(f"python {self._content['script']}")
     path = os.path.join(settings.output, receipt_file.FLAGS_NAME)
     chosen = option.repeat_choices(receipt_file.chosen(self._content))
-    left_out = {f"--{name}" for name in option.output_flags(type(settings))}
+    declared = option.declarations(type(settings))
+    left_out = {f"--{name}" for name, flag in declared if flag.is_output}
     left_out |= {argument.partition("=")[0] for argument in chosen}
     lines = [
       f"# In {os.getcwd()}, this repeats the training:",

@@ -77,21 +77,15 @@ def load(folder: str, task: Any = None) -> dict[str, Any]:
     )
   # The entries of a task are checked only where they are used.
   expected = _SCHEMA | dict(task.entries if task else {})
-  problem = json_files.mismatch(description, expected) or _problem_of_values(
-    description, task
-  )
+  problem = json_files.mismatch(description, expected)
+  labels = description.get("labels", [])
+  if not problem and len(set(labels)) < len(labels):
+    problem = "repeats a label"
+  if not problem and task and task.script == description.get("script"):
+    problem = task.problem(description)
   if problem:
     raise InputError(f"{path}: {problem}. {FIX}")
   return description
-
-
-def _problem_of_values(description: Mapping[str, Any], task: Any) -> str | None:
-  """Problem of values that the schema cannot describe, or None."""
-  labels = description.get("labels", [])
-  if len(set(labels)) < len(labels):
-    return "repeats a label"
-  is_of_task = task and task.script == description.get("script")
-  return task.problem(description) if is_of_task else None
 
 
 def complete(settings: option.Settings) -> option.Settings:

@@ -225,7 +225,12 @@ def train(
   _log_start(run, last_step, data, within)
   model_fn = model_fn_of(run, num_train_steps, run.start.last)
   with hooks.StopRequest() as own:
-    stop, attached = _stop_hooks(run, own)
+    stop, attached = own, []
+    replicas = run.devices.replicas
+    if replicas and replicas.num_processes > 1:
+      # Several workers agree on the step at which they stop.
+      stop = hooks.StopRequest()
+      attached.append(hooks.SharedStop(own, stop))
     if within:
       attached.append(within.hook(own))
     if run.is_chief and not run.on_tpu:
@@ -284,16 +289,6 @@ def _log_start(run: Run, num_train_steps: int, data: str, within: Any) -> None:
       run.flags.train_batch_size,
       run.task.unit,
     )
-
-
-def _stop_hooks(run: Run, own: hooks.StopRequest):
-  """The request that stops training, and the hooks that share it."""
-  replicas = run.devices.replicas
-  if not replicas or replicas.num_processes == 1:
-    return own, []
-  # Several workers agree on the step at which they stop.
-  shared = hooks.StopRequest()
-  return shared, [hooks.SharedStop(own, shared)]
 
 
 def _save_hook(run: Run, input_fn, stop, own, layout):

@@ -53,12 +53,6 @@ def count_steps(flags: RunSettings, num_examples: int, unit: str) -> int:
   return num_steps
 
 
-def may_be_too_few(flags: RunSettings, num_examples: int) -> bool:
-  """True if the examples make less than one training step."""
-  # Only "may": each example may become several windows.
-  return 0 < num_examples * flags.num_train_epochs < flags.train_batch_size
-
-
 def plan_training(
   settings: TrainingSettings,
   devices: Devices,
