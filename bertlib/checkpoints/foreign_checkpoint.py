@@ -1,6 +1,10 @@
-"""Checkpoints of other projects, read by the names of this one."""
+"""Checkpoints of other projects: weights by our names, config by shapes."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -41,3 +45,32 @@ def convert(path: str, target: str) -> None:
   """Writes the variables by our names, as a checkpoint with path `target`."""
   variables = electra_weights.with_added_tables(dict(ForeignCheckpoint(path)))
   checkpoint_files.write_variables(target, variables)
+
+
+def config_of_shapes(
+  shapes: Mapping[str, Sequence[int]],  # of the weights of an encoder
+  num_heads: int | None = None,  # None for heads of size 64
+  hidden_act: str = "gelu",
+) -> dict[str, Any]:
+  """Contents of `bert_config.json` for weights of these shapes."""
+  scope = "bert/embeddings"
+  layer = r"bert/encoder/layer_\d+/output/dense/kernel"
+  kernels = [shapes[name] for name in shapes if re.fullmatch(layer, name)]
+  vocab_size, embedding_size = shapes[f"{scope}/word_embeddings"]
+  intermediate_size, hidden_size = kernels[0]
+  if num_heads is None:
+    num_heads = max(hidden_size // 64, 1)
+  return {
+    "vocab_size": vocab_size,
+    "embedding_size": embedding_size,
+    "hidden_size": hidden_size,
+    "num_hidden_layers": len(kernels),
+    "num_attention_heads": num_heads,
+    "intermediate_size": intermediate_size,
+    "hidden_act": hidden_act,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "max_position_embeddings": shapes[f"{scope}/position_embeddings"][0],
+    "type_vocab_size": shapes[f"{scope}/token_type_embeddings"][0],
+    "initializer_range": 0.02,
+  }

@@ -16,7 +16,11 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import checkpoint_files, electra_weights, model_folder
+from bertlib.checkpoints import (
+  checkpoint_files,
+  electra_weights,
+  foreign_checkpoint,
+)
 from bertlib.checkpoints.foreign_checkpoint import ForeignCheckpoint
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import vocabulary
@@ -115,7 +119,7 @@ def _electra_config(
   if "discriminator_predictions/dense/bias" not in shapes:
     return None
   config = {"model_type": "electra", "pooler_act": "gelu"}
-  config |= model_folder.config_of_shapes(shapes)
+  config |= foreign_checkpoint.config_of_shapes(shapes)
   layer = rf"{electra_weights.GENERATOR}/encoder/layer_\d+/output/dense/bias"
   widths = [shapes[name][0] for name in shapes if re.fullmatch(layer, name)]
   if widths:

@@ -12,7 +12,11 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bertlib.checkpoints import checkpoint_files, keras_files, model_folder
+from bertlib.checkpoints import (
+  checkpoint_files,
+  foreign_checkpoint,
+  keras_files,
+)
 from bertlib.checkpoints.foreign_checkpoint import ForeignCheckpoint
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api  # noqa: F401 (selects Keras 2, which tensorflow_hub uses)
@@ -179,6 +183,6 @@ def _check_encoder(handle: str, weights: Mapping[str, np.ndarray]) -> None:
 
 
 def _config_of(weights: Mapping[str, np.ndarray], *more: Any) -> dict[str, Any]:
-  """Contents of `bert_config.json`, see `model_folder.config_of_shapes`."""
+  """Contents of `bert_config.json`, see `config_of_shapes`."""
   shapes = {name: value.shape for name, value in weights.items()}
-  return model_folder.config_of_shapes(shapes, *more)
+  return foreign_checkpoint.config_of_shapes(shapes, *more)
