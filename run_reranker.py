@@ -34,7 +34,7 @@ import modeling
 from bertlib.cli import app, lazy_module, option
 from bertlib.cli.steps import Steps
 from bertlib.compute import fast_compute
-from bertlib.data import batch_predictor, nearest_neighbors, retrieval_scores
+from bertlib.data import batch_predictor, nearest_neighbors
 from bertlib.data.beir import Retrieval
 from bertlib.data.nearest_neighbors import Ranked
 from bertlib.data.tf_records import TOKEN_FEATURES
@@ -308,7 +308,7 @@ def make_task(
     features=ranking_records.layout(
       loss, num_documents, settings.model.max_seq_length
     ),
-    metrics=retrieval_scores.METRICS,
+    metrics=search_report.METRICS,
     description=ranking_inputs.describe(settings, loss),
     must_agree=["activation", "do_lower_case"],
     num_outputs=1,

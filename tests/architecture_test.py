@@ -63,7 +63,6 @@ WITHOUT_TENSORFLOW = (
   "bertlib.data.tf_records",
   "bertlib.data.workers",
   "bertlib.data.nearest_neighbors",
-  "bertlib.data.retrieval_scores",
   "bertlib.tasks.embeddings.embedding_evaluation",
   "bertlib.tasks.classification.classification_decoding",
   "bertlib.tasks.classification.classification_report",
@@ -78,6 +77,7 @@ WITHOUT_TENSORFLOW = (
   "bertlib.task.task_record",
   "bertlib.reporting.html_report",
   "bertlib.reporting.receipts",
+  "bertlib.reporting.search_report",
 )
 
 MAX_LINES = {"modeling": 1300}

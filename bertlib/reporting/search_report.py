@@ -1,4 +1,4 @@
-"""Report of a search: its worst queries, and intervals of its metrics."""
+"""Metrics of a search, and a report: its worst queries, and intervals."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertlib.data import retrieval_scores
 from bertlib.data.beir import Retrieval
 from bertlib.reporting import html_report, statistics
 from bertlib.reporting.html_report import Section
 from bertlib.reporting.statistics import Interval
+
+# nDCG, reciprocal rank, recall, precision; the primary one first.
+METRICS = ("ndcg@10", "mrr@10", "recall@1", "recall@10", "recall@100", "map")
 
 # Sections, and intervals by metric.
 Report = tuple[list[Section], dict[str, "Interval | None"]]
@@ -39,13 +41,57 @@ def evaluate(
     sections = [errors(retrieval, found)]
     if before := rankings.get("_before"):
       sections.insert(0, made_worse(retrieval, before, found))
-    values = retrieval_scores.evaluate_queries(relevance, found)
+    values = evaluate_queries(relevance, found)
     return sections, {
       name: statistics.bootstrap(np.mean, column)
-      for name, column in zip(retrieval_scores.METRICS, values.T)
+      for name, column in zip(METRICS, values.T)
     }
 
-  return Evaluation(retrieval_scores.evaluate(relevance, rankings), report)
+  results = {
+    f"eval_{name}{suffix}": float(mean)
+    for suffix, ranking in rankings.items()
+    for name, mean in zip(
+      METRICS, evaluate_queries(relevance, ranking).mean(axis=0)
+    )
+  }
+  return Evaluation(results, report)
+
+
+def evaluate_queries(
+  # Grades by query and document, above 0 for a relevant one. Gains are linear:
+  # the grade; 0 for a negative one or a document without any.
+  relevance: Mapping[str, Mapping[str, float]],
+  # Documents by query, the best first. A query without a ranking has found
+  # nothing.
+  rankings: Mapping[str, Sequence[str]],
+) -> np.ndarray:
+  """float64 [queries with a relevant document, `METRICS`], as in trec_eval."""
+  rows = [
+    _metrics_of_query(gains, rankings.get(query, ()))
+    for query, judgments in relevance.items()
+    if (gains := {doc: r for doc, r in judgments.items() if r > 0})
+  ]
+  return np.array(rows, np.float64)
+
+
+def _metrics_of_query(
+  gains: Mapping[str, float], ranking: Sequence[str]
+) -> list[float]:
+  """Values of `METRICS`; `gains` has the relevant documents only."""
+  ranked = np.array([gains.get(doc, 0) for doc in ranking], np.float64)
+  ideal = np.array(sorted(gains.values(), reverse=True), np.float64)
+  ranks = np.flatnonzero(ranked) + 1
+  precisions = np.arange(1, len(ranks) + 1) / ranks
+  return [
+    _discounted_gain(ranked[:10]) / _discounted_gain(ideal[:10]),
+    1 / ranks[0] if len(ranks) and ranks[0] <= 10 else 0.0,
+    *(np.count_nonzero(ranked[:k]) / len(gains) for k in (1, 10, 100)),
+    precisions.sum() / len(gains),
+  ]
+
+
+def _discounted_gain(gains: np.ndarray) -> float:
+  return float((gains / np.log2(np.arange(len(gains)) + 2)).sum())
 
 
 def errors(retrieval: Retrieval, rankings: Rankings) -> Section:
@@ -81,7 +127,7 @@ def made_worse(
   """Section on the queries whose ranking was better before."""
   queries = [*retrieval.relevance]
   first, last = (
-    retrieval_scores.evaluate_queries(retrieval.relevance, rankings)[:, 0]
+    evaluate_queries(retrieval.relevance, rankings)[:, 0]
     for rankings in (before, after)
   )
   order = np.argsort(last - first, kind="stable")[: html_report.NUM_ERRORS]

@@ -8,7 +8,7 @@ from bertlib.cli import lazy_module
 
 pytestmark = pytest.mark.unit
 
-NAME = "bertlib.data.retrieval_scores"
+NAME = "bertlib.reporting.search_report"
 
 
 def test_a_module_is_executed_at_its_first_use_and_no_sooner(monkeypatch):

@@ -11,7 +11,8 @@ import tracemalloc
 import pytest
 from refused import refusal
 
-from bertlib.data import beir, retrieval_scores
+from bertlib.data import beir
+from bertlib.reporting import search_report
 
 pytestmark = pytest.mark.unit
 
@@ -82,8 +83,8 @@ def test_the_path_is_a_folder_or_judgments(tmp_path, monkeypatch):
 def test_documents_that_the_corpus_lacks_are_not_found(tmp_path, caplog):
   qrels = [*QRELS, ("q1", "d99", 1), ("q3", "d98", 2), ("q2", "d99", 0)]
   folder = write(tmp_path, qrels=qrels)
-  relevance = beir.read(folder).relevance
-  assert relevance == {
+  found = beir.read(folder)
+  assert found.relevance == {
     "q2": {"d2": 2, "d99": 0},
     "q1": {"d1": 1, "d2": 0, "d99": 1},
     "q3": {"d98": 2},
@@ -94,7 +95,7 @@ def test_documents_that_the_corpus_lacks_are_not_found(tmp_path, caplog):
   ) in caplog.messages
   # Everything else is ranked best: half of q1 is found, and nothing of q3.
   rankings = {"q1": ["d1", "d2"], "q2": ["d2"], "q3": ["d3"]}
-  scores = retrieval_scores.evaluate(relevance, {"": rankings})
+  scores = search_report.evaluate(found, {"": rankings}).results
   assert scores["eval_recall@10"] == pytest.approx((0.5 + 1 + 0) / 3)
   gain = 1 / (1 + 1 / math.log2(3))
   assert scores["eval_ndcg@10"] == pytest.approx((gain + 1 + 0) / 3)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertlib.data import nearest_neighbors, retrieval_scores
+from bertlib.data import nearest_neighbors
 from bertlib.data.beir import Retrieval
 from bertlib.data.text_groups import Example
 from bertlib.reporting import html_report, search_report, statistics
@@ -25,7 +25,7 @@ METRICS = {
   "scored_pairs": ("spearman", "pearson"),
   "labeled_pairs": ("average_precision", "accuracy", "f1"),
   "labeled_texts": ("map", "neighbor_accuracy"),
-  "retrieval": retrieval_scores.METRICS,
+  "retrieval": search_report.METRICS,
 }
 
 

@@ -8,7 +8,8 @@ from refused import refusal
 
 import run_reranker
 from bertlib.cli import option
-from bertlib.data import beir, retrieval_scores
+from bertlib.data import beir
+from bertlib.reporting import search_report
 from bertlib.tasks.ranking import ranking_inputs
 from bertlib.tasks.ranking.settings import RankingSettings
 
@@ -39,8 +40,8 @@ def test_figures_of_a_run_file_are_those_of_trec_eval(tmp_path):
   for query, expected in GOLDEN["metrics"].items():
     if any(grade > 0 for grade in GOLDEN["judgments"][query].values()):
       judged = {query: GOLDEN["judgments"][query]}
-      (row,) = retrieval_scores.evaluate_queries(judged, found)
-      actual = dict(zip(retrieval_scores.METRICS, row))
+      (row,) = search_report.evaluate_queries(judged, found)
+      actual = dict(zip(search_report.METRICS, row))
       assert actual == pytest.approx(expected, abs=1e-12)
 
 

@@ -6,8 +6,9 @@ import reference_data
 import run_outputs
 import tensorflow.compat.v1 as tf
 
-from bertlib.data import retrieval_scores
+from bertlib.data import beir
 from bertlib.io import result_files
+from bertlib.reporting import search_report
 from bertlib.training import hooks
 
 pytestmark = pytest.mark.unit
@@ -26,7 +27,8 @@ RANKINGS = {query: ranked(scores) for query, scores in GOLDEN["scores"].items()}
 
 
 def evaluate(relevance, rankings):
-  found = retrieval_scores.evaluate(relevance, {"": rankings})
+  search = beir.Retrieval({}, (), relevance)
+  found = search_report.evaluate(search, {"": rankings}).results
   return {name.removeprefix("eval_"): value for name, value in found.items()}
 
 
@@ -41,7 +43,7 @@ def test_metrics_of_a_query_equal_trec_eval(query):
 def test_metrics_are_means_over_queries_with_relevant_documents():
   # No document is relevant to q6; q7 has no ranking, and counts as 0.
   actual = evaluate(GOLDEN["judgments"], RANKINGS)
-  assert list(actual) == list(retrieval_scores.METRICS)
+  assert list(actual) == list(search_report.METRICS)
   for name, value in actual.items():
     found = [GOLDEN["metrics"][f"q{number}"][name] for number in range(6)]
     assert value == pytest.approx(sum(found) / 7, abs=1e-12)
@@ -64,7 +66,7 @@ def test_metrics_of_one_ranking(gains, ranking, ndcg, mrr, recalls, average):
   assert actual == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("name", retrieval_scores.METRICS)
+@pytest.mark.parametrize("name", search_report.METRICS)
 def test_names_pass_through_results_files_and_tensorboard(name, tmp_path):
   names = [f"eval_{name}", f"eval_{name}_64"]
   path = str(tmp_path / "eval_results.txt")
