@@ -16,11 +16,10 @@ else:  # A program that uses the Predictor.
 
   tensorflow_log.hide_information(keras_2=True)
 
-import functools
 import itertools
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
@@ -54,7 +53,7 @@ from bertlib.tasks.embeddings.embedding_predictor import VectorPredictor
 from bertlib.tasks.embeddings.record import RECORD
 from bertlib.tasks.embeddings.settings import EmbeddingSettings
 from bertlib.training import loop, runs, text_sets, train_step
-from bertlib.training.runs import Run, TextSet
+from bertlib.training.runs import Run
 
 # The model
 
@@ -342,8 +341,10 @@ def train_embeddings(
 ) -> None:
   """Trains on groups of texts."""
   spec = run.task.model_arguments["spec"]
-  path = run.path("train.tf_record")
-  teacher_vectors = None
+  path, teacher_vectors = run.path("train.tf_record"), None
+  prefixes = spec.prompt(None), spec.prompt(None)
+  if data.kind in ("pairs", "triplets"):
+    prefixes = spec.query_prefix, spec.passage_prefix
   if teacher:
     texts = [example.texts[0] for example in data.train]
     teacher_vectors = teacher.encode(texts)[:, np.newaxis]
@@ -352,7 +353,7 @@ def train_embeddings(
     data.train,
     run.task.features,
     run.tokenizer,
-    embedding_inputs.prefixes(spec, data.kind),
+    prefixes,
     teacher_vectors,
     text_sets.training_cutting(run),
   )
@@ -365,111 +366,89 @@ def train_embeddings(
   )
 
 
-def prefixed(
-  prefix: str, texts: Iterable[str]
-) -> Iterator[tuple[str, None, str]]:
-  """Yields texts after a prefix, see `model_inputs.encode_windows`."""
-  return ((prefix + text, None, prefix) for text in texts)
-
-
-def encode(
-  run: Run, texts: TextSet, checkpoint: str | None
-) -> Iterator[np.ndarray]:
-  """The vector of each text, float32 [width], in order."""
-  rows = loop.predict_texts(run, texts, checkpoint)
+def write_texts(
+  run: Run,
+  name: str,  # see `text_sets.write`
+  batch_size: int,
+  *texts: tuple[str, Iterable[str]],  # texts after their prefix
+) -> Callable[[str | None], Iterator[np.ndarray]]:
+  """Writes the records of texts; returns what encodes them by a checkpoint."""
+  rows = ((prefix + t, None, prefix) for prefix, part in texts for t in part)
+  written = text_sets.write(run, name, rows, batch_size)
   normalizes = run.task.model_arguments["spec"].normalize
-  vectors = (row["vectors"] for row in rows)
-  return model_inputs.join_vectors(vectors, texts.num_rows, normalizes)
+
+  def encode(checkpoint):  # None for the initial model
+    found = loop.predict_texts(run, written, checkpoint)
+    vectors = (row["vectors"] for row in found)
+    return model_inputs.join_vectors(vectors, written.num_rows, normalizes)
+
+  return encode
+
+
+def write_search(
+  run: Run,
+  name: str,
+  batch_size: int,
+  queries: Collection[str],
+  corpus: Iterable[str],
+) -> Callable[[str | None], hard_negatives.Vectors]:
+  """Like `write_texts`, of queries and the texts of a corpus."""
+  spec = run.task.model_arguments["spec"]
+  texts = (spec.query_prefix, queries), (spec.passage_prefix, corpus)
+  encode = write_texts(run, name, batch_size, *texts)
+
+  def encode_both(checkpoint):
+    vectors = encode(checkpoint)
+    return np.stack([*itertools.islice(vectors, len(queries))]), vectors
+
+  return encode_both
 
 
 def write_dev_set(run: Run, data: DevSet) -> Callable[[str | None], Evaluation]:
   """Writes the records of a dev set; returns what evaluates a checkpoint."""
-  spec, document_ids = run.task.model_arguments["spec"], []
-
-  def documents():
-    for document_id, text in data.retrieval.corpus:
-      document_ids.append(document_id)
-      yield text
-
+  spec = run.task.model_arguments["spec"]
+  records, dims = (run, "eval", run.flags.eval_batch_size), spec.matryoshka_dims
   if data.retrieval:
-    queries = data.retrieval.queries.values()
-    rows = with_prefixes(spec, queries, documents())
-  else:  # have the model's default prefix
-    texts, _ = embedding_evaluation.distinct_texts(data.examples)
-    rows = prefixed(spec.prompt(None), texts)
-  text_set = text_sets.write(run, "eval", rows, run.flags.eval_batch_size)
-
-  def evaluate(checkpoint):  # None for the initial model
-    vectors = encode(run, text_set, checkpoint)
-    if not data.retrieval:
-      return embedding_evaluation.evaluate_examples(
-        data.kind, data.examples, np.stack(list(vectors)), spec.matryoshka_dims
-      )
-    return embedding_evaluation.evaluate_retrieval(
-      data.retrieval,
-      take(vectors, len(queries)),
-      document_ids,
-      vectors,
-      spec.matryoshka_dims,
+    queries, corpus, _ = data.retrieval
+    texts = queries.values(), (text for _, text in corpus)
+    search = write_search(*records, *texts)
+    return lambda checkpoint: embedding_evaluation.evaluate_retrieval(
+      data.retrieval, *search(checkpoint), dims
     )
-
-  return evaluate
-
-
-def with_prefixes(
-  spec: EmbeddingSpec, queries: Iterable[str], corpus: Iterable[str]
-) -> Iterator[tuple[str, None, str]]:
-  """Yields queries, and then the texts of a corpus, after their prefixes."""
-  return itertools.chain(
-    prefixed(spec.query_prefix, queries), prefixed(spec.passage_prefix, corpus)
+  texts, _ = embedding_evaluation.distinct_texts(data.examples)
+  # They have the model's default prefix.
+  encode = write_texts(*records, (spec.prompt(None), texts))
+  return lambda checkpoint: embedding_evaluation.evaluate_examples(
+    data.kind, data.examples, np.stack([*encode(checkpoint)]), dims
   )
-
-
-def take(vectors: Iterator[np.ndarray], number: int) -> np.ndarray:
-  """The next vectors of an iterator: float32 [number, width]."""
-  return np.stack(list(itertools.islice(vectors, number)))
 
 
 def write_predictions(
   run: Run, data: embedding_inputs.Data, checkpoint: str | None
 ) -> None:
   """Writes vectors of texts, the results of a search, and hard negatives."""
-  spec, settings = run.task.model_arguments["spec"], run.settings
-  batch_size = run.flags.predict_batch_size
-
-  def vectors_of(name, queries, corpus):
-    """Vectors of queries, [queries, width], and of a corpus, one by one."""
-    rows = with_prefixes(spec, queries, corpus)
-    texts = text_sets.write(run, name, rows, batch_size)
-    vectors = encode(run, texts, checkpoint)
-    return take(vectors, len(queries)), vectors
-
-  if data.predict:
-    rows = prefixed(spec.prompt(settings.prompt), data.predict)
-    records = f"predict_{result_files.stem_of(settings.predict_file)}"
-    texts = text_sets.write(run, records, rows, batch_size)
-    name = result_files.name_with(settings.predict_file, "vectors")
-    vector_files.write_npy(
-      run.path(f"{name}.npy"),
-      encode(run, texts, checkpoint),
-      len(texts.num_rows),
-    )
-  if data.queries:
-    records = f"search_{result_files.stem_of(settings.query_file)}"
-    ((scores, lines),) = nearest_neighbors.search(
-      *vectors_of(records, data.queries, data.corpus), settings.top_k
-    )
-    name = result_files.name_with(settings.query_file, "results")
+  settings, size = run.settings, run.flags.predict_batch_size
+  stem_of, name_with = result_files.stem_of, result_files.name_with
+  if path := data.predict and settings.predict_file:
+    prefix = run.task.model_arguments["spec"].prompt(settings.prompt)
+    texts = f"predict_{stem_of(path)}", size, (prefix, data.predict)
+    vectors = write_texts(run, *texts)(checkpoint)
+    output = run.path(name_with(path, "vectors.npy"))
+    vector_files.write_npy(output, vectors, len(data.predict))
+  if path := data.queries and settings.query_file:
+    texts = f"search_{stem_of(path)}", size, data.queries, data.corpus
+    vectors = write_search(run, *texts)(checkpoint)
+    (found,) = nearest_neighbors.search(*vectors, settings.top_k)
+    output = run.path(name_with(path, "results.jsonl"))
     nearest_neighbors.write_search_results(
-      run.path(f"{name}.jsonl"), data.queries, data.corpus, scores, lines
+      output, data.queries, data.corpus, *found
     )
-  if data.mined:
-    records = f"mine_{result_files.stem_of(settings.train_file)}"
-    name = result_files.name_with(settings.train_file, "negatives")
+  if path := data.mined and settings.train_file:
+    records = f"mine_{stem_of(path)}", size
     hard_negatives.write(
-      run.path(f"{name}.jsonl"),
+      run.path(name_with(path, "negatives.jsonl")),
       data.mined,
-      functools.partial(vectors_of, records),
+      lambda *texts: write_search(run, *records, *texts)(checkpoint),
       settings.mining,
     )
 

@@ -434,18 +434,16 @@ def find_candidates(run: Run, retrieval: Retrieval) -> dict[str, Sequence[str]]:
   inputs = itertools.chain([k], queries.items(), retrieval.corpus)
   path = path_by_hash(run, "candidates_{}.json", encoder, folder, inputs)
   if not files.exists(path):
-    document_ids = []
+    texts = (text for _, text in retrieval.corpus)
 
     def vectors_of_corpus():
-      for block in batch_predictor.blocks(retrieval.corpus, _NUM_DOCUMENTS):
-        ids, texts = zip(*block)
-        document_ids.extend(ids)
-        yield from model.encode(texts, model.spec.passage_prompt)
+      for block in batch_predictor.blocks(texts, _NUM_DOCUMENTS):
+        yield from model.encode(block, model.spec.passage_prompt)
 
     with encoder(folder) as model:
       vectors = model.encode(queries.values(), model.spec.query_prompt)
       (ranked,) = nearest_neighbors.rank(
-        queries, vectors, document_ids, vectors_of_corpus(), k
+        retrieval, vectors, vectors_of_corpus(), k
       )
     with files.atomic_write(path) as file:
       file.write(json_files.dumps({query: ids for query, ids, _ in ranked}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from bertlib.cli import terminal
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.data.batch_predictor import blocks
+from bertlib.data.beir import Retrieval
 from bertlib.io import json_files
 from bertlib.io.files import atomic_write
 
@@ -105,18 +106,18 @@ def search(
 
 
 def rank(
-  query_ids: Collection[str],
+  retrieval: Retrieval,
   query_vectors: np.ndarray,
-  document_ids: Sequence[str],  # read when all vectors are
   document_vectors: Iterable[np.ndarray],
   k: int,
   dims: Iterable[int | None] = (None,),
 ) -> Iterator[list[Ranked]]:
   """Yields the best documents of each query, see `search`, for each width."""
+  document_ids = [id_ for id_, _ in retrieval.corpus]
   # One more, since a document with the id of the query is left out, as in BEIR.
   for found in search(query_vectors, document_vectors, k + 1, dims):
     ranked = []
-    for query, scores, indices in zip(query_ids, *found):
+    for query, scores, indices in zip(retrieval.queries, *found):
       ids = [document_ids[index] for index in indices]
       kept = [n for n, id_ in enumerate(ids) if id_ != query][:k]
       ranked.append((query, [ids[n] for n in kept], scores[kept]))

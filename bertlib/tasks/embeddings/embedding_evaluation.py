@@ -93,19 +93,13 @@ def gold_values(kind: str, examples: Sequence[Example]) -> np.ndarray:
 def evaluate_retrieval(
   retrieval: Retrieval,
   query_vectors: np.ndarray,  # float32 [queries, width]
-  document_ids: Sequence[str],
   document_vectors: Iterable[np.ndarray],  # read once, block by block
   dims: Sequence[int],  # see `metric_names`
 ) -> Evaluation:
   """Evaluates a search by cosine similarity in a corpus."""
   widths = _suffixes(dims)
   found = nearest_neighbors.rank(
-    retrieval.queries,
-    query_vectors,
-    document_ids,
-    document_vectors,
-    _MAX_RANK,
-    widths.values(),
+    retrieval, query_vectors, document_vectors, _MAX_RANK, widths.values()
   )
   rankings = {
     suffix: {query: ids for query, ids, _ in ranked}

@@ -48,13 +48,6 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
   return {name: value for name, value in values.items() if value is not None}
 
 
-def prefixes(spec: EmbeddingSpec, kind: str) -> tuple[str, str]:
-  """Prefix of the first text of an example, and of its other texts."""
-  if kind in ("pairs", "triplets"):
-    return spec.query_prefix, spec.passage_prefix
-  return spec.prompt(None), spec.prompt(None)
-
-
 def read_vectors(path: str, num_vectors: int) -> np.ndarray:
   """Reads a teacher's vectors, finite and different: float32 [texts, width]."""
   try:

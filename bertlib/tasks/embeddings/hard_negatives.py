@@ -31,9 +31,8 @@ def write(
   query_vectors, vectors = encode(pairs.queries.values(), texts.values())
   of_positives: dict[tuple[str, str], float] = {}  # by query and document
   (ranked,) = nearest_neighbors.rank(
-    pairs.queries,
+    pairs,
     query_vectors,
-    [*texts],
     _scored(pairs, query_vectors, vectors, of_positives),
     options.depth(max(rows_of.values())),
   )
