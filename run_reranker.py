@@ -98,17 +98,14 @@ def create_model(
     pairs = fast_compute.present_rows(inputs[1][:, 0])
     num_pairs = tf.shape(inputs[0])[0]
     inputs = [tf.gather(tensor, pairs) for tensor in inputs]
-  input_ids, input_mask, segment_ids = inputs
   model = modeling.BertModel(
-    config=bert_config,
-    is_training=is_training,
-    input_ids=input_ids,
-    input_mask=input_mask,
-    token_type_ids=segment_ids,
-    use_one_hot_embeddings=use_one_hot_embeddings,
+    bert_config,
+    is_training,
+    *inputs,
+    use_one_hot_embeddings,
     dropout_seed=dropout_seed,
     compute=compute,
-    output_positions=tf.zeros_like(input_ids[:, :1]),  # [CLS]
+    output_positions=tf.zeros_like(inputs[0][:, :1]),  # [CLS]
   )
   logits = modeling.classification_logits(
     model.get_pooled_output(),
@@ -152,13 +149,11 @@ def model_fn_builder(
 
   def training_loss(features):
     weights = loss_weights(loss, features)
-    total_weight = train_step.loss_normalizer(weights, arguments)
-
-    def loss_fn(batch, seed):
-      logits = build(batch, True, seed)
-      return total_loss(loss, logits, batch, total_weight), {}
-
-    return loss_fn
+    total = train_step.loss_normalizer(weights, arguments)
+    return lambda batch, seed: (
+      total_loss(loss, build(batch, True, seed), batch, total),
+      {},
+    )
 
   def predict(features):
     logits = build(features, False)

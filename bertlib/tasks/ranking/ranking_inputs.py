@@ -59,29 +59,25 @@ def describe(settings: RankingSettings, loss: str | None) -> dict[str, str]:
 
 def read_data(settings: RankingSettings, loss: str | None) -> Data:
   """Reads or checks the files that the run uses."""
-  flags, path = settings.flags, settings.predict_file
+  flags = settings.flags
   train = dev = predict = None
   bad_rows: dict[str, list[str]] = {}
   if loss:
     train = ranking_records.open_groups(settings, loss, bad_rows)
     step_plan.count_steps(flags, len(train), "queries")
-  if flags.evaluates and beir.is_beir(settings.dev_file):
+  if flags.evaluates:
     dev = search_of_folder(settings, "dev_file", is_judged=True)
-  elif flags.evaluates:
-    dev = search_of_table(settings, bad_rows)
-  if flags.do_predict and beir.is_beir(path):
+    dev = dev or search_of_table(settings, bad_rows)
+  if flags.do_predict:
     predict = search_of_folder(settings, "predict_file", is_judged=False)
-  elif flags.do_predict:
-    predict = tables.collect_examples(
-      path,
+    predict = predict or tables.collect_examples(
+      settings.predict_file,
       *ranking_predictor.pair_rows(settings),
       settings.text.bad_rows == "skip",
       bad_rows,
     )
-  has_folder = any(
-    isinstance(s, Search) and s.is_ordered for s in (dev, predict)
-  )
-  if settings.candidates and not has_folder:
+  found = (data for data in (dev, predict) if isinstance(data, Search))
+  if settings.candidates and not any(search.is_ordered for search in found):
     raise InputError(
       f"--candidates={settings.candidates}: are those of a folder in the layout"
       " of BEIR. Name one as --dev_file or --predict_file"
@@ -144,6 +140,8 @@ class Search(NamedTuple):
     """Yields each query with each of its candidates."""
     for query, ids in self.candidates.items():
       for id_ in ids:
+  if not beir.is_beir(path):
+    return None
         yield self.retrieval.queries[query], self.documents[id_]
 
   def ranked(self, logits: Iterable[float]) -> Iterator[Ranked]:
@@ -158,8 +156,8 @@ class Search(NamedTuple):
 
 def search_of_folder(
   settings: RankingSettings, flag: str, is_judged: bool
-) -> Search:
-  """The search of a folder in the layout of BEIR, which a flag names."""
+) -> Search | None:
+  """The search of a folder in the layout of BEIR, if a flag names one."""
   path, run_file = getattr(settings, flag), settings.candidates
   settings.need("candidates", f"{flag}={path}")
   everything = beir.read_unjudged(path)

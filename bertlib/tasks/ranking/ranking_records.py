@@ -158,10 +158,8 @@ def _for_margins(groups: Iterable[Group]) -> Iterator[Group]:
     pairs = [*zip(group.documents, group.labels)]
     negatives = [document for document, label in pairs if not label]
     labels = [1.0] + [0.0] * len(negatives)
-    for document, label in pairs:
-      if label:
-        documents = [document, *negatives]
-        yield group._replace(documents=documents, labels=labels)
+    for positive in (document for document, label in pairs if label):
+      yield group._replace(documents=[positive, *negatives], labels=labels)
 
 
 # Writing
