@@ -481,10 +481,10 @@ def train_classifier(
     run,
     written.path,
     num_rows,
-    data,
     lambda checkpoint: (
       evaluate_set(run, processor, dev_sets[""], checkpoint).results
     ),
+    data,
   )
 
 

@@ -193,12 +193,7 @@ def main(_) -> None:
       train_embeddings(run, data, evaluate, teacher)
     outcome.checkpoint = loop.select_checkpoint(run)
     if run.evaluates:
-      results, report = evaluate(outcome.checkpoint)
-      loop.write_metrics(run, results, outcome.checkpoint)
-      sections, intervals = report()
-      outcome.found = run_report.Findings(
-        results, sections, intervals=intervals
-      )
+      outcome.add(*evaluate(outcome.checkpoint))
     if run.predicts:
       write_predictions(run, data, outcome.checkpoint)
     outcome.num_examples = {"training examples": len(data.train)}
@@ -341,6 +336,7 @@ def train_embeddings(
 ) -> None:
   """Trains on groups of texts."""
   spec = run.task.model_arguments["spec"]
+  num_examples = len(data.train)
   path, teacher_vectors = run.path("train.tf_record"), None
   prefixes = spec.prompt(None), spec.prompt(None)
   if data.kind in ("pairs", "triplets"):
@@ -358,11 +354,7 @@ def train_embeddings(
     text_sets.training_cutting(run),
   )
   loop.train_on_records(
-    run,
-    path,
-    len(data.train),
-    f"{len(data.train)} {run.task.unit}",
-    lambda checkpoint: evaluate(checkpoint).results,
+    run, path, num_examples, lambda checkpoint: evaluate(checkpoint).results
   )
 
 

@@ -328,7 +328,6 @@ def train_tagger(
     run,
     path,
     len(windows),
-    f"{len(windows)} windows",
     lambda checkpoint: ner_report.overall(
       ner_report.evaluate_tags(data.dev, predict_tags(run, dev_set, checkpoint))
     ),

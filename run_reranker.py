@@ -263,7 +263,9 @@ def main(_) -> None:
       train_reranker(run, data.train, dev_set)
     outcome.checkpoint = loop.select_checkpoint(run)
     if run.evaluates:
-      outcome.found = report_dev_set(run, dev_set, outcome.checkpoint)
+      evaluation, ranked = evaluate(dev_set, outcome.checkpoint)
+      outcome.add(*evaluation)
+      write_run(run.path("eval_run.trec"), ranked)
     if run.predicts:
       write_predictions(run, data.predict, outcome.checkpoint)
     if data.train:
@@ -361,7 +363,6 @@ def train_reranker(
     run,
     path,
     len(groups),
-    f"{len(groups)} {run.task.unit}",
     lambda checkpoint: evaluate(dev_set, checkpoint)[0].results,
   )
 
@@ -477,17 +478,6 @@ def evaluate(
   if search.is_ordered:
     found["_before"] = search.candidates
   return search_report.evaluate(search.retrieval, found), ranked
-
-
-def report_dev_set(
-  run: Run, dev_set: WrittenSearch, checkpoint: str | None
-) -> run_report.Findings:
-  """Evaluates a checkpoint; writes the metrics and the run file."""
-  (results, report), ranked = evaluate(dev_set, checkpoint)
-  loop.write_metrics(run, results, checkpoint)
-  write_run(run.path("eval_run.trec"), ranked)
-  sections, intervals = report()
-  return run_report.Findings(results, sections, intervals=intervals)
 
 
 def write_predictions(

@@ -363,8 +363,8 @@ def train_reader(run: Run, data: squad_inputs.SquadData) -> None:
   loop.train_on_records(
     run,
     path,
-    len(data.train),
     f"{len(data.train)} questions in {len(windows.length)} windows",
+    len(data.train),
     functools.partial(evaluate_checkpoint, run, data),
   )
 

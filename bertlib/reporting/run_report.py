@@ -8,7 +8,7 @@ import dataclasses
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Callable
 
 from absl import logging
 
@@ -48,6 +48,12 @@ class Outcome:
   checkpoint: str | None = None  # to use; None for that of --init_checkpoint
   found: Findings = dataclasses.field(default_factory=Findings)
   num_examples: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+  def add(self, results: Mapping[str, Any], report: Callable[[], Any]) -> None:
+    """Writes metrics of the checkpoint; reports `search_report.Evaluation`."""
+    loop.write_metrics(self.run, results, self.checkpoint)
+    sections, intervals = report()
+    self.found = Findings(results, sections, intervals=intervals)
 
 
 @contextlib.contextmanager

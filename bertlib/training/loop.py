@@ -253,14 +253,18 @@ def train(
 
 
 def train_on_records(
-  run: Run, path: str, num_examples: int, data: str, evaluate_fn: Evaluate
+  run: Run,
+  path: str,
+  num_examples: int,
+  evaluate_fn: Evaluate,
+  data: str | None = None,  # None for the number of examples and their unit
 ) -> None:
   """Trains for --num_train_epochs on a file of records, see `train`."""
   train(
     run,
     runs.input_fn_of(run, path, is_training=True),
     step_plan.count_steps(run.flags, num_examples, run.task.unit),
-    data,
+    data or f"{num_examples} {run.task.unit}",
     evaluate_fn,
     functools.partial(record_check.find, [path], run.task.features),
   )
