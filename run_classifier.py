@@ -429,11 +429,8 @@ def check_output(
   settings: ClassifierSettings, processor: DataProcessor
 ) -> None:
   """Refuses an --output_dir in which data would be overwritten."""
-  runs.check_overwrites(
-    settings,
-    ["*.tf_record", "predictions*", "test_results*", "*_bad_rows.txt"],
-    [*processor.files_read, settings.predict_file],
-  )
+  inputs = [*processor.files_read, settings.predict_file]
+  runs.check_overwrites(settings, inputs)
   if settings.flags.do_predict:
     result_files.check_predict_file(settings.predict_file)
 

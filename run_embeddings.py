@@ -182,8 +182,7 @@ def main(_) -> None:
     run, data, teacher = prepare(settings, step)
   if step.is_dry_run:
     return
-  files_read = embedding_inputs.data_files(settings)
-  with run_report.started(receipt, run, files_read) as outcome:
+  with run_report.started(receipt, run) as outcome:
     if run.is_chief:
       result_files.write_bad_rows(run.output_dir, data.bad_rows)
     evaluate = data.dev and write_dev_set(run, data.dev)
@@ -207,7 +206,7 @@ def prepare(
 ) -> tuple[Run, embedding_inputs.Data, Teacher | None]:
   """Loads the model and reads the texts; writes nothing."""
   settings = step("model", resolve.complete, asked)
-  step("output", check_output, settings)
+  step("output", runs.check_overwrites, settings)
   data = step("texts", embedding_inputs.read_data, settings)
   teacher = step("teacher", find_teacher, settings, data)
   task = step("task", make_task, settings, data, teacher)
@@ -310,21 +309,6 @@ def check_vectors(run: Run, teacher: Teacher | None) -> None:
     )
 
 
-def check_output(settings: EmbeddingSettings) -> None:
-  """Refuses an --output_dir in which data would be overwritten."""
-  runs.check_overwrites(
-    settings,
-    [
-      "*.tf_record",
-      "*_vectors.npy",
-      "*_results.jsonl",
-      "*_negatives.jsonl",
-      "*_bad_rows.txt",
-    ],
-    [path for path, _ in embedding_inputs.data_files(settings)],
-  )
-
-
 # Training and encoding
 
 
@@ -336,7 +320,6 @@ def train_embeddings(
 ) -> None:
   """Trains on groups of texts."""
   spec = run.task.model_arguments["spec"]
-  num_examples = len(data.train)
   path, teacher_vectors = run.path("train.tf_record"), None
   prefixes = spec.prompt(None), spec.prompt(None)
   if data.kind in ("pairs", "triplets"):
@@ -353,6 +336,7 @@ def train_embeddings(
     teacher_vectors,
     text_sets.training_cutting(run),
   )
+  num_examples = len(data.train)
   loop.train_on_records(
     run, path, num_examples, lambda checkpoint: evaluate(checkpoint).results
   )

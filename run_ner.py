@@ -193,8 +193,8 @@ def main(_) -> None:
     run, data = prepare(settings, step)
   if step.is_dry_run:
     return
-  settings, files_read = run.settings, ner_inputs.data_files(settings, data)
-  with run_report.started(receipt, run, files_read) as outcome:
+  settings = run.settings
+  with run_report.started(receipt, run) as outcome:
     dev_set = None
     if data.dev:
       batch_size = settings.flags.eval_batch_size
@@ -256,9 +256,7 @@ def make_task(settings: NerSettings, labels: Sequence[str]) -> Task:
 def check_output(settings: NerSettings) -> None:
   """Refuses an --output_dir in which data would be overwritten."""
   runs.check_overwrites(
-    settings,
-    ["*.tf_record", "predictions*", "test_predictions*"],
-    [settings.train_file, settings.dev_file, settings.predict_file],
+    settings, [settings.train_file, settings.dev_file, settings.predict_file]
   )
   if settings.flags.do_predict:
     result_files.check_predict_file(settings.predict_file)

@@ -573,7 +573,7 @@ def check_output(
 ) -> None:
   """Refuses an --output_dir in which inputs would be overwritten."""
   inputs = [*data.num_records, settings.predict_file]
-  runs.check_overwrites(settings, ["predictions*"], inputs)
+  runs.check_overwrites(settings, inputs)
 
 
 def make_task(settings: PretrainingSettings) -> Task:

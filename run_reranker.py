@@ -250,8 +250,7 @@ def main(_) -> None:
     run, data = prepare(settings, step)
   if step.is_dry_run:
     return
-  files_read = ranking_inputs.data_files(run.settings)
-  with run_report.started(receipt, run, files_read) as outcome:
+  with run_report.started(receipt, run) as outcome:
     if run.is_chief:
       result_files.write_bad_rows(run.output_dir, data.bad_rows)
     dev_set = data.dev and write_search(
@@ -280,7 +279,7 @@ def prepare(
 ) -> tuple[Run, ranking_inputs.Data]:
   """Loads the model and reads the data; writes nothing."""
   settings = step("model", resolve.complete, asked)
-  step("output", check_output, settings)
+  step("output", runs.check_overwrites, settings)
   loss = step("loss", ranking_inputs.find_loss, settings)
   data = step("texts", ranking_inputs.read_data, settings, loss)
   step("models", check_models, settings)
@@ -311,22 +310,6 @@ def make_task(
     num_outputs=1,
     unit="queries" if loss else "pairs",
     num_output_positions=1,  # [CLS]
-  )
-
-
-def check_output(settings: RankingSettings) -> None:
-  """Refuses an --output_dir in which data would be overwritten."""
-  runs.check_overwrites(
-    settings,
-    [
-      "*.tf_record",
-      "*_predictions.*",
-      "*_run.trec",
-      "teacher_*.npy",
-      "candidates_*.json",
-      "*_bad_rows.txt",
-    ],
-    [path for path, _ in ranking_inputs.data_files(settings)],
   )
 
 

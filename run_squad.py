@@ -338,9 +338,7 @@ def check_output(settings: SquadSettings) -> None:
     settings.predict_file,
     settings.from_logits,
   ]
-  runs.check_overwrites(
-    settings, ["*.tf_record", "*predictions.json", "null_odds.json"], inputs
-  )
+  runs.check_overwrites(settings, inputs)
   if settings.save_logits:
     folder = os.path.dirname(settings.save_logits)
     if folder and not tf.gfile.IsDirectory(folder):
@@ -363,9 +361,9 @@ def train_reader(run: Run, data: squad_inputs.SquadData) -> None:
   loop.train_on_records(
     run,
     path,
-    f"{len(data.train)} questions in {len(windows.length)} windows",
     len(data.train),
     functools.partial(evaluate_checkpoint, run, data),
+    f"{len(data.train)} questions in {len(windows.length)} windows",
   )
 
 

@@ -13,7 +13,6 @@ from typing import Any, Callable, NamedTuple
 
 from bertlib.cli.steps import Steps
 from bertlib.io import files, result_files, text_files
-from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.reporting import receipts, run_report
 from bertlib.settings.training import TrainingSettings
 from bertlib.training import loop, runs, step_plan
@@ -60,11 +59,7 @@ def run(
     run, data = prepare(settings, step)
   if step.is_dry_run:
     return
-  uses = {"train_file": TRAINING_DATA, "dev_file": DEV_DATA}
-  uses["predict_file"] = None
-  paths = ((getattr(run.settings, name), use) for name, use in uses.items())
-  used = [(path, use) for path, use in paths if path]
-  with run_report.started(receipt, run, used) as outcome:
+  with run_report.started(receipt, run) as outcome:
     if run.seeds:
       loop.train_seeds(run, "--nodo_predict")
     elif run.flags.do_train:

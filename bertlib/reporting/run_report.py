@@ -60,10 +60,12 @@ class Outcome:
 def started(
   receipt: receipts.Receipt,
   run: Run,
-  data_files: Iterable[tuple[str, str | None]],  # paths and their uses
+  # Paths and their uses; None for those of the settings.
+  data_files: Iterable[tuple[str, str | None]] | None = None,
 ) -> Iterator[Outcome]:
   """Holds the lock of --output_dir; records what its block makes of the run."""
   settings = run.settings
+  data_files = settings.data_files() if data_files is None else data_files
   with runs.lock_output_dir(run):
     receipt.start(settings, data_files, run.devices.choices, run.is_chief)
     devices.log_devices(run.devices)

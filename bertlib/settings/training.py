@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
+from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings import common
 from bertlib.settings.command import EstimatorSettings
 
@@ -308,10 +309,12 @@ class TrainingSettings(EstimatorSettings):
 
   Attributes:
     ACTIONS: flags of which at least one must be given.
+    WRITES: patterns of the files that only this command writes to --output_dir.
   """
 
   REQUIRED = ("vocab_file", "bert_config_file", "output_dir")
   ACTIONS: ClassVar[Sequence[str]] = ("do_train", "do_eval", "do_predict")
+  WRITES: ClassVar[Sequence[str]] = ()
   NEEDS_OWN_MODEL = True
   SECTION = "data"
 
@@ -379,3 +382,20 @@ class TrainingSettings(EstimatorSettings):
     """Refuses a flag that is not given but needed with another."""
     if is_needed and not getattr(self, flag):
       raise InputError(f"--{flag} is needed with --{action}")
+
+  def data_files(self) -> list[tuple[str, str | None]]:
+    """Paths of the data files of the run, with their uses in its receipt."""
+    flags, values = self.flags, option.values_of(self)
+    files = (
+      (flags.do_train and values["train_file"], TRAINING_DATA),
+      (flags.evaluates and values["dev_file"], DEV_DATA),
+      (flags.do_predict and values["predict_file"], None),
+    )
+    return [(path, use) for path, use in files if path]
+
+  def need_sets(self) -> None:
+    """Refuses training or evaluation without --train_file or --dev_file."""
+    flags = self.flags
+    evaluation = "do_eval" if flags.do_eval else "eval_steps"
+    self.need("train_file", "do_train", flags.do_train)
+    self.need("dev_file", evaluation, flags.evaluates)

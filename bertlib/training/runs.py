@@ -143,13 +143,14 @@ class Run:
 
 
 def check_overwrites(
-  settings: TrainingSettings, names: Iterable[str], inputs: Iterable[str | None]
+  settings: TrainingSettings,
+  inputs: Iterable[str | None] | None = None,  # None for its `data_files`
 ) -> None:
   """Refuses an --output_dir in which the run would overwrite its inputs."""
-  # `names` are the patterns of the files that the script itself writes.
-  files.check_output_dir(
-    settings.flags.output_dir, [*_RUN_FILES, *names], inputs
-  )
+  if inputs is None:
+    inputs = [path for path, _ in settings.data_files()]
+  names = [*_RUN_FILES, *settings.WRITES]
+  files.check_output_dir(settings.flags.output_dir, names, inputs)
 
 
 def setup(

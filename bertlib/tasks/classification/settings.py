@@ -61,6 +61,7 @@ class ClassifierSettings(TrainingSettings):
     *("long_texts", "join_windows", "doc_stride"),
   )
   SCRIPT = "run_classifier"
+  WRITES = ("*.tf_record", "predictions*", "test_results*", "*_bad_rows.txt")
   EXAMPLE = (
     "python run_classifier.py --task_name=MRPC --data_dir=glue/MRPC"
     " --do_train --do_eval --init_checkpoint=bert-base-uncased"

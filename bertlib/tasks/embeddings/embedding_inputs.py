@@ -13,7 +13,6 @@ from bertlib.cli.errors import InputError
 from bertlib.data import beir, example_checks, text_groups
 from bertlib.data.text_groups import Example, kind_of
 from bertlib.io.files import open_any
-from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.tasks.embeddings.embedding_losses import LossOptions
@@ -222,22 +221,6 @@ def _read_texts(
     return ()
   columns = settings.text_columns
   return text_groups.read_texts(path, settings.text, columns, bad_rows)
-
-
-def data_files(settings: EmbeddingSettings) -> list[tuple[str, str | None]]:
-  """Paths of the data files of the run, with their uses."""
-  run, teacher = settings.flags, settings.objective.teacher or ""
-  files: list[tuple[str | None, str | None]] = []
-  if run.do_train or (run.do_predict and settings.mining.mine_negatives):
-    files.append((settings.train_file, TRAINING_DATA if run.do_train else None))
-  if run.do_train and teacher.endswith(".npy"):  # vectors, not a model
-    files.append((teacher, "teacher"))
-  if run.evaluates:
-    files += [(path, DEV_DATA) for path in beir.data_files(settings.dev_file)]
-  if run.do_predict:
-    paths = settings.predict_file, settings.corpus_file, settings.query_file
-    files += [(path, None) for path in paths]
-  return [(path, use) for path, use in files if path]
 
 
 # Of a dry run

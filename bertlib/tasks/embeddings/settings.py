@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
+from bertlib.data import beir
 from bertlib.data.text_groups import Columns, kind_of
+from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings.common import (
   LongTextSettings,
   ModelSettings,
@@ -81,7 +83,7 @@ class MiningSettings(option.Group):
   """Which texts are hard negatives."""
 
   SECTION = "evaluation"
-  NEEDS = "do_predict"
+  NEEDS = "do_predict, mine_negatives"
 
   mine_negatives: int | None = option.integer(
     None,
@@ -95,27 +97,23 @@ class MiningSettings(option.Group):
     0,
     "Number of closest texts to skip, since they may be right.",
     option.NOT_NEGATIVE,
-    needs="mine_negatives",
   )
   range_max: int | None = option.integer(
     None,
     "Number of closest texts to take negatives from. If not given, as many as"
     " are needed; with a margin, ten times as many.",
     option.AT_LEAST_1,
-    needs="mine_negatives",
   )
   absolute_margin: float | None = option.number(
     None,
     "Least difference between the cosine of the farthest positive and that of a"
     " negative.",
     option.NOT_NEGATIVE,
-    needs="mine_negatives",
   )
   relative_margin: float | None = option.number(
     None,
     "The same difference, as a fraction of the cosine of that positive.",
     option.NOT_NEGATIVE,
-    needs="mine_negatives",
   )
 
   def depth(self, most_positives: int) -> int:
@@ -143,6 +141,8 @@ class EmbeddingSettings(TrainingSettings):
   """Flags of run_embeddings.py."""
 
   SCRIPT = SCRIPT
+  WRITES = ("*.tf_record", "*_vectors.npy", "*_results.jsonl")
+  WRITES += ("*_negatives.jsonl", "*_bad_rows.txt")
   NEEDS_OWN_MODEL = False  # any encoder has vectors
   KEPT_IN_TRAINING = (*TrainingSettings.KEPT_IN_TRAINING, "max_seq_length")
   EXAMPLE = (
@@ -301,11 +301,26 @@ class EmbeddingSettings(TrainingSettings):
     """True if a column of --dev_file is named."""
     return bool(self.dev_text_columns or self.dev_score_column)
 
+  def data_files(self):
+    """See base class."""
+    run, teacher = self.flags, self.objective.teacher or ""
+    files: list[tuple[str | None, str | None]] = []
+    if run.do_train or (run.do_predict and self.mining.mine_negatives):
+      files.append((self.train_file, TRAINING_DATA if run.do_train else None))
+    if run.do_train and teacher.endswith(".npy"):  # vectors, not a model
+      files.append((teacher, "teacher"))
+    if run.evaluates:
+      files += [(path, DEV_DATA) for path in beir.data_files(self.dev_file)]
+    if run.do_predict:
+      paths = self.predict_file, self.corpus_file, self.query_file
+      files += [(path, None) for path in paths]
+    return [(path, use) for path, use in files if path]
+
   def check(self) -> None:
     """Refuses flags that do not go together."""
     super().check()
     flags, searches = self.flags, bool(self.corpus_file)
-    self.need("train_file", "do_train", flags.do_train)
+    self.need_sets()
     if self.mining.mine_negatives:
       self.need("train_file", "mine_negatives", flags.do_predict)
       if kind_of(self.train_columns) not in ("pairs", "triplets"):
@@ -313,8 +328,6 @@ class EmbeddingSettings(TrainingSettings):
           "--mine_negatives: --text_columns must name a query and its positive,"
           " without a score or label"
         )
-    evaluation = "do_eval" if flags.do_eval else "eval_steps"
-    self.need("dev_file", evaluation, flags.evaluates)
     if flags.evaluates and self.names_dev_columns:
       kind_of(self.dev_columns)
     if searches != bool(self.query_file):

@@ -10,7 +10,6 @@ from absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.data import example_checks, tables
 from bertlib.io import model_files
-from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings import model_description
 from bertlib.tasks.ner import ner, ner_files, ner_report
 from bertlib.tasks.ner.ner import Sentence
@@ -169,18 +168,6 @@ def _labeled(sentences: Sequence[Sentence]) -> list[example_checks.Labeled]:
     example_checks.Labeled((s.text,), tuple(s.tags), s.location)
     for s in sentences
   ]
-
-
-def data_files(
-  settings: NerSettings, data: Data
-) -> list[tuple[str, str | None]]:
-  """Paths of the files that were read, with their uses."""
-  files = (
-    (settings.train_file, TRAINING_DATA),
-    (settings.dev_file, DEV_DATA),
-    (settings.predict_file, None),
-  )
-  return [file for file, used in zip(files, data) if used]
 
 
 # Of a dry run

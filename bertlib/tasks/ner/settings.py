@@ -14,6 +14,7 @@ class NerSettings(TrainingSettings):
   """Flags of run_ner.py."""
 
   SCRIPT = "run_ner"
+  WRITES = ("*.tf_record", "predictions*", "test_predictions*")
   EXAMPLE = (
     "python run_ner.py --train_file=train.txt --do_train"
     " --init_checkpoint=bert-base-cased --do_lower_case=false"
@@ -82,11 +83,8 @@ class NerSettings(TrainingSettings):
   def check(self) -> None:
     """Refuses an action without its file, and a delimiter that is none."""
     super().check()
-    flags = self.flags
-    evaluation = "do_eval" if flags.do_eval else "eval_steps"
-    self.need("train_file", "do_train", flags.do_train)
-    self.need("dev_file", evaluation, flags.evaluates)
-    self.need("predict_file", "do_predict", flags.do_predict)
+    self.need_sets()
+    self.need("predict_file", "do_predict", self.flags.do_predict)
     self.unescaped_delimiter()
 
   def unescaped_delimiter(self) -> str | None:

@@ -27,6 +27,7 @@ class PretrainingSettings(TrainingSettings):
 
   REQUIRED = ("bert_config_file", "output_dir")
   SCRIPT = "run_pretraining"
+  WRITES = ("predictions*",)
   EXAMPLE = (
     "python run_pretraining.py --input_file=data.tfrecord"
     " --bert_config_file=bert_config.json --do_train"

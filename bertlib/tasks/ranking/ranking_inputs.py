@@ -15,7 +15,6 @@ from bertlib.data import beir, example_checks, tables
 from bertlib.data.beir import Retrieval
 from bertlib.data.nearest_neighbors import Ranked
 from bertlib.io import text_files
-from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings import model_description
 from bertlib.tasks.ranking import ranking_predictor, ranking_records
 from bertlib.tasks.ranking.ranking_records import Groups
@@ -85,22 +84,6 @@ def read_data(settings: RankingSettings, loss: str | None) -> Data:
   return Data(train, dev, predict, bad_rows)
 
 
-def data_files(settings: RankingSettings) -> list[tuple[str, str | None]]:
-  """Paths of the data files of the run, with their uses."""
-  run, found = settings.flags, []
-  for path, use, split in (
-    (run.do_train and settings.train_file, TRAINING_DATA, "train"),
-    (run.evaluates and settings.dev_file, DEV_DATA, "test"),
-    (run.do_predict and settings.predict_file, None, "test"),
-  ):
-    if path:
-      found += [(path, use) for path in beir.data_files(path, split)]
-  candidates = settings.candidates
-  if candidates and not os.path.isdir(candidates):
-    found.append((candidates, None))
-  return found
-
-
 # Documents to rank
 
 
@@ -140,8 +123,6 @@ class Search(NamedTuple):
     """Yields each query with each of its candidates."""
     for query, ids in self.candidates.items():
       for id_ in ids:
-  if not beir.is_beir(path):
-    return None
         yield self.retrieval.queries[query], self.documents[id_]
 
   def ranked(self, logits: Iterable[float]) -> Iterator[Ranked]:
@@ -159,6 +140,8 @@ def search_of_folder(
 ) -> Search | None:
   """The search of a folder in the layout of BEIR, if a flag names one."""
   path, run_file = getattr(settings, flag), settings.candidates
+  if not beir.is_beir(path):
+    return None
   settings.need("candidates", f"{flag}={path}")
   everything = beir.read_unjudged(path)
   search = Search(beir.read(path) if is_judged else everything)

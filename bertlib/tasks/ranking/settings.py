@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
+from bertlib.data import beir
 from bertlib.data.text_groups import Columns
+from bertlib.io.receipt_file import TRAINING_DATA
 from bertlib.settings.common import (
   LongDocumentSettings,
   ModelSettings,
@@ -68,6 +71,8 @@ class RankingSettings(TrainingSettings):
   """Flags of run_reranker.py."""
 
   SCRIPT = "run_reranker"
+  WRITES = ("*.tf_record", "*_predictions.*", "*_run.trec", "teacher_*.npy")
+  WRITES += ("candidates_*.json", "*_bad_rows.txt")
   EXAMPLE = (
     "python run_reranker.py --train_file=train_negatives.jsonl"
     " --text_columns=query,positive,negatives --do_train"
@@ -179,11 +184,18 @@ class RankingSettings(TrainingSettings):
       self.text_columns or (), self.score_column, self.label_column
     )
 
+  def data_files(self):
+    """See base class; of a folder in the layout of BEIR, those in it."""
+    found, candidates = [], self.candidates
+    for path, use in super().data_files():
+      split = "train" if use == TRAINING_DATA else "test"
+      found += [(part, use) for part in beir.data_files(path, split)]
+    if candidates and not os.path.isdir(candidates):
+      found.append((candidates, None))
+    return found
+
   def check(self) -> None:
     """Refuses flags that do not go together."""
     super().check()
-    flags = self.flags
-    self.need("train_file", "do_train", flags.do_train)
-    evaluation = "do_eval" if flags.do_eval else "eval_steps"
-    self.need("dev_file", evaluation, flags.evaluates)
-    self.need("predict_file", "do_predict", flags.do_predict)
+    self.need_sets()
+    self.need("predict_file", "do_predict", self.flags.do_predict)

@@ -64,6 +64,7 @@ class SquadSettings(TrainingSettings):
 
   REQUIRED_UNLESS = "audit"
   SCRIPT = "run_squad"
+  WRITES = ("*.tf_record", "*predictions.json", "null_odds.json")
   ACTIONS = ("do_train", "do_predict", "audit", "from_logits")
   EXAMPLE = (
     "python run_squad.py --train_file=train-v1.1.json --do_train"

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 
 def data_files(**flags):
   settings = option.make(EmbeddingSettings, **flags)
-  return [path for path, _ in embedding_inputs.data_files(settings)]
+  return [path for path, _ in settings.data_files()]
 
 
 def test_files_of_a_run_are_those_that_it_reads(tmp_path):
