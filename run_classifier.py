@@ -500,7 +500,21 @@ def evaluate_set(
   )
   results, arrays = loop.evaluate(run, input_fn, num_steps, checkpoint)
   if num_rows > num_examples and arrays:
-    results, arrays = of_texts(run, processor.problem, dev_set, results, arrays)
+    label_ids, logits = (
+      model_inputs.by_text(arrays[name], dev_set.num_rows)
+      for name in ("label_ids", "logits")
+    )
+    join = classification_decoding.join_logits
+    how = run.settings.cutting.join_windows
+    arrays = {
+      # Windows have the label of their text.
+      "label_ids": np.array([ids for ids, *_ in label_ids]),
+      "logits": np.array([join(rows, how) for rows in logits]),
+    }
+    losses = classification_decoding.losses(processor.problem, **arrays)
+    loss = losses.mean(dtype=np.float32)
+    results |= {"eval_loss": loss, "loss": loss}
+    results.pop("eval_accuracy", None)  # of windows
   if not arrays:
     logging.info(
       "On a TPU only loss and accuracy are computed, and no predictions of the"
@@ -518,25 +532,6 @@ def evaluate_set(
     results["confusion_matrix"] = matrix
     results["labels"] = json.dumps(processor.get_labels(), ensure_ascii=False)
   return loop.Evaluation(results, arrays)
-
-
-def of_texts(
-  run: Run,
-  problem: Problem,
-  dev_set: TextSet,
-  results: dict[str, Any],
-  arrays: dict[str, np.ndarray],
-) -> loop.Evaluation:
-  """The evaluation of texts from that of their windows."""
-  num_rows, join = dev_set.num_rows, model_inputs.join_windows
-  how = run.settings.cutting.join_windows
-  logits = join(arrays["logits"], num_rows, how)
-  # Windows have the label of their text.
-  label_ids = join(arrays["label_ids"], num_rows, "max")
-  losses = classification_decoding.losses(problem, label_ids, logits)
-  results = {k: v for k, v in results.items() if k != "eval_accuracy"}
-  results |= dict.fromkeys(("eval_loss", "loss"), losses.mean(dtype=np.float32))
-  return loop.Evaluation(results, {"label_ids": label_ids, "logits": logits})
 
 
 def evaluate_sets(

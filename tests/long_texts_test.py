@@ -521,15 +521,16 @@ import run_classifier
 from bertlib.cli import app
 from bertlib.tasks.classification.settings import ClassifierSettings
 
-of_texts, calls, sys.argv = run_classifier.of_texts, [], sys.argv[1:]
+decoding, calls = run_classifier.classification_decoding, []
+losses, sys.argv = decoding.losses, sys.argv[1:]
 
-def counted(*arguments):
+def counted(*arguments, **more):
   calls.append(arguments)
   if len(calls) == 2:
     os.kill(os.getpid(), 9)
-  return of_texts(*arguments)
+  return losses(*arguments, **more)
 
-run_classifier.of_texts = counted
+decoding.losses = counted
 app.parse_flags(ClassifierSettings)
 app.run(run_classifier.main)
 """

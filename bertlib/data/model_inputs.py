@@ -242,19 +242,6 @@ def by_text(
   next(rows, None)  # at the end, Estimator closes its session
 
 
-def join_windows(
-  rows: np.ndarray,  # [windows, ...]
-  num_windows: Sequence[int],  # of each text
-  how: str | None = None,  # see `LongTextSettings.join_windows`
-) -> np.ndarray:
-  """Joins the outputs of the windows of each text: [texts, ...]."""
-  first = np.cumsum([0, *num_windows])[:-1]
-  if how == "max":
-    return np.maximum.reduceat(rows, first)
-  sums = np.add.reduceat(rows, first)
-  return sums / np.reshape(num_windows, [-1, 1]).astype(rows.dtype)
-
-
 def join_vectors(
   vectors: Iterable[np.ndarray],  # of windows, [width] each
   num_windows: Iterable[int],  # of each text

@@ -100,6 +100,14 @@ class Joined(np.ndarray):
   best: np.ndarray  # int [labels], its window with the highest logit of each
 
 
+def join_logits(logits: Sequence[np.ndarray], how: str | None) -> np.ndarray:
+  """Logits [labels] of a text by `LongTextSettings.join_windows`."""
+  if how == "max":
+    return np.max(logits, axis=0)
+  # `np.mean` adds in another order, with other last bits than before.
+  return np.add.reduceat(logits, [0])[0] / len(logits)
+
+
 def join(
   problem: Problem,
   rows: Iterable[Sequence[np.ndarray]],  # outputs and logits of each window
@@ -110,8 +118,7 @@ def join(
   for windows in model_inputs.by_text(rows, num_windows):
     outputs, logits = map(np.stack, zip(*windows))
     if len(windows) > 1:
-      joined = model_inputs.join_windows(logits, [len(windows)], how)
-      outputs = probabilities(problem, joined)
+      outputs = [probabilities(problem, join_logits(logits, how))]
     found = outputs[0].view(Joined)
     found.best = logits.argmax(axis=0)
     yield found

@@ -29,8 +29,8 @@ def join_windows(
   rows: Iterable[Any],  # the logit of each window
 ) -> np.ndarray:
   """Logits of pairs, float32: that of the best window counts."""
-  logits = np.array([*rows], np.float32).reshape(-1)
-  return model_inputs.join_windows(logits, num_windows, "max")
+  texts = model_inputs.by_text(rows, num_windows)
+  return np.array([np.max(logits) for logits in texts], np.float32)
 
 
 def _json_line(pair: tuple[str, str], score: float) -> bytes:
