@@ -273,8 +273,8 @@ def sequences_of(rows):
 @pytest.mark.usefixtures("small_window")
 def test_a_window_has_each_of_its_records_once(folder):
   paths = sorted(map(str, folder.glob("unpacked-*")))
-  windows = input_pipeline.streamed_record_batches(
-    paths, SINGLE, 100, False, 550, 3
+  windows = input_pipeline.shuffled_record_batches(
+    paths, SINGLE, 100, False, 550, 3, streams=True
   )
   found = collections.defaultdict(collections.Counter)
   packing = training_batches.Packing(MOST)

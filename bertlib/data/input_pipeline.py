@@ -153,6 +153,7 @@ def shuffled_record_batches(
   by_length: bool = False,
   shard: Shard | None = None,
   with_source: bool = False,  # see `records_with_source`
+  streams: bool = False,  # without buckets, see `stream_epochs`
 ):
   """Infinite dataset of fully shuffled batches, see `shuffle_epochs`."""
 
@@ -163,33 +164,20 @@ def shuffled_record_batches(
     lengths = lengths.rebatch(num_records).get_single_element()
     return group_by_length(order, lengths, batch_size, seed, epoch)
 
-  records = tf_data.TFRecordDataset(files)
-  if with_source:
-    names = [files] if isinstance(files, str) else files
-    records = tf_data.Dataset.from_tensor_slices(names).flat_map(
-      records_with_source
+  names = [files] if isinstance(files, str) else files
+  if streams:
+    records = stream_epochs(
+      names, num_records, seed, first_record, with_source=with_source
     )
-  records = shuffle_epochs(
-    records, num_records, seed, first_record, bucket if by_length else None
-  )
-  return _batches(records, layout, batch_size, True, trim, shard)
-
-
-def streamed_record_batches(
-  files: Sequence[str],
-  layout: tf_records.Layout,
-  batch_size: int,
-  trim: bool,
-  num_records: int,  # in all files
-  seed: int,
-  first_record: int = 0,  # records to skip, over all epochs
-  shard: Shard | None = None,
-  with_source: bool = False,  # see `records_with_source`
-):
-  """Infinite dataset of batches, shuffled as a stream, see `stream_epochs`."""
-  records = stream_epochs(
-    files, num_records, seed, first_record, with_source=with_source
-  )
+  else:
+    records = tf_data.TFRecordDataset(names)
+    if with_source:
+      records = tf_data.Dataset.from_tensor_slices(names).flat_map(
+        records_with_source
+      )
+    records = shuffle_epochs(
+      records, num_records, seed, first_record, bucket if by_length else None
+    )
   return _batches(records, layout, batch_size, True, trim, shard)
 
 

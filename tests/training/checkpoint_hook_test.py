@@ -52,18 +52,18 @@ def numbered(tmp_path):
 
 @pytest.mark.graph
 @pytest.mark.parametrize(
-  ("make_batches", "options"),
+  "options",
   [
-    (input_pipeline.shuffled_record_batches, {}),
-    (input_pipeline.shuffled_record_batches, {"by_length": True}),
-    (input_pipeline.streamed_record_batches, {}),
+    {},
+    {"by_length": True},
+    {"streams": True},
   ],
 )
-def test_traced_batch_is_that_of_its_step(numbered, make_batches, options):
+def test_traced_batch_is_that_of_its_step(numbered, options):
   files, locations = numbered
 
   def batches(first_record=0, **more):
-    return make_batches(
+    return input_pipeline.shuffled_record_batches(
       files, NUMBERED, 4, True, 13, 7, first_record, **options, **more
     )
 
@@ -442,8 +442,8 @@ def test_nan_loss_names_step_and_records(workspace):
   sizes = tiny_pretraining.SEQ_LENGTH, tiny_pretraining.NUM_PREDICTIONS
   files = sorted(map(str, workspace.glob("train-*.tfrecord")))
   layout = pretraining_instances.record_layout(*sizes)
-  batches = input_pipeline.streamed_record_batches(
-    files, layout, 8, trim=True, num_records=20 + 13 + 9, seed=12345
+  batches = input_pipeline.shuffled_record_batches(
+    files, layout, 8, True, 20 + 13 + 9, seed=12345, streams=True
   )
   (batch,) = batches.skip(step - 1).take(1).as_numpy_iterator()
   with np.load(folder / f"failed_step_{step}.npz") as saved:

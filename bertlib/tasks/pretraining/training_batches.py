@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -299,31 +299,29 @@ class _TrainingBatches(NamedTuple):
     """Shuffled batches, from a step on."""
     if self.packing:
       return self._read_packed()
-    return input_pipeline.streamed_record_batches(
-      self.files,
-      self.layout,
-      self.batch_size,
-      False,
-      self.num_records,
-      self.seed,
-      first_record=step * self.batch_size,
-      shard=self.shard,
-      with_source=with_source,
+    return self._shuffled(
+      self.batch_size, step, shard=self.shard, with_source=with_source
     )
 
   def _read_packed(self):
     """Batches of packed rows, from where the packing begins."""
-    windows = input_pipeline.streamed_record_batches(
+    windows = self._shuffled(WINDOW_SIZE, self.packing.window)
+    return _packed_batches(
+      windows, self.packing, self.packed_layout, self.batch_size, self.shard
+    )
+
+  def _shuffled(self, batch_size: int, first: int, **more: Any):
+    """Shuffled batches of a size, from the one of a number on."""
+    return input_pipeline.shuffled_record_batches(
       self.files,
       self.layout,
-      WINDOW_SIZE,
+      batch_size,
       False,
       self.num_records,
       self.seed,
-      first_record=self.packing.window * WINDOW_SIZE,
-    )
-    return _packed_batches(
-      windows, self.packing, self.packed_layout, self.batch_size, self.shard
+      first_record=first * batch_size,
+      streams=True,
+      **more,
     )
 
   def _prepare(self, batches, step: int):
