@@ -9,9 +9,7 @@ from typing import Any
 
 from absl import logging
 
-import tokenization
 from bertlib.data import example_checks, model_inputs, tf_records
-from bertlib.settings.common import TRUNCATE, LongTextSettings
 from bertlib.training import runs
 from bertlib.training.runs import Run, TextSet
 
@@ -30,59 +28,37 @@ def training_cutting(run: Run) -> LongTextSettings:
 def write(
   run: Run,
   name: str,
-  texts: Iterable[Sequence[str | None]],  # see `model_inputs.encode_windows`
+  # See `model_inputs.encode_windows`; read once, and not kept in memory.
+  texts: Iterable[Sequence[str | None]],
   batch_size: int,
 ) -> TextSet:
   """Writes the records of texts; batches are full on a TPU."""
   path, length = runs.records_path(run, name), run.settings.model.max_seq_length
-  num_rows = write_texts(
-    path,
-    texts,
-    run.tokenizer,
-    length,
-    batch_size if run.on_tpu else 1,
-    run.settings.cutting,
-  )
-  return TextSet(path, num_rows, batch_size, tf_records.token_layout(length))
-
-
-def write_texts(
-  path: str,
-  # See `model_inputs.encode_windows`; read once, and not kept in memory.
-  texts: Iterable[Sequence[str | None]],
-  tokenizer: tokenization.Tokenizer,
-  max_seq_length: int,
-  # The last text is repeated until the number of records is a multiple.
-  multiple_of: int = 1,
-  cutting: LongTextSettings = TRUNCATE,
-) -> Sequence[int]:
-  """Encodes texts and pairs as TFRecords; returns the rows of each text."""
-  num_truncated_tokens, num_rows = array("i"), array("i")
-  num_empty, num_special = 0, tokenizer.special_tokens.num()
+  cutting, num_lost, num_rows = run.settings.cutting, array("i"), array("i")
+  num_empty, num_special = 0, run.tokenizer.special_tokens.num()
 
   def records() -> Iterator[dict[str, Any]]:
     nonlocal num_empty
     record: dict[str, Any] = {}
     for rows in model_inputs.encode_windows(
-      tokenizer, texts, max_seq_length, cutting
+      run.tokenizer, texts, length, cutting
     ):
-      num_truncated_tokens.append(rows[0].num_truncated_tokens)
+      num_lost.append(rows[0].num_truncated_tokens)
       num_rows.append(len(rows))
       model_inputs.warn_of_many_windows(f"text {len(num_rows)}", len(rows))
-      is_empty = rows[0].num_tokens == num_special
-      num_empty += is_empty and not num_truncated_tokens[-1]
+      num_empty += rows[0].num_tokens == num_special and not num_lost[-1]
       for row in rows:
         record = row._asdict()
         yield record
-    yield from itertools.repeat(record, -sum(num_rows) % multiple_of)
+    if run.on_tpu:  # the last one is repeated
+      yield from itertools.repeat(record, -sum(num_rows) % batch_size)
 
-  tf_records.write_records(
-    path, records(), tf_records.token_layout(max_seq_length)
-  )
+  layout = tf_records.token_layout(length)
+  tf_records.write_records(path, records(), layout)
   windows = f" in {sum(num_rows)} windows" if cutting.has_windows else ""
   logging.info("%d texts%s written to %s", len(num_rows), windows, path)
-  example_checks.log_faults(num_truncated_tokens, num_empty, max_seq_length)
-  return num_rows
+  example_checks.log_faults(num_lost, num_empty, length)
+  return TextSet(path, num_rows, batch_size, layout)
 
 
 def check_sample(

@@ -1,6 +1,7 @@
 """Tests of the records of texts for sentence embeddings."""
 
 import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import tiny_model
 
 from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.data.text_groups import Example
+from bertlib.settings.long_texts import TRUNCATE
 from bertlib.tasks.embeddings import embedding_records as records
 from bertlib.training import text_sets
 
@@ -110,11 +112,18 @@ def test_repeated_truncated_and_empty_texts_are_logged(write, tmp_path, caplog):
   ]
 
 
-def write_texts(folder, texts, *arguments, **options):
+def write_texts(folder, texts, tokenizer, length, batch_size=1):
   """Writes texts to encode; returns their number and a batch of them."""
-  path = str(folder / "texts")
+  model = SimpleNamespace(max_seq_length=length)
+  run = SimpleNamespace(
+    path=lambda name: str(folder / "texts"),
+    flags=SimpleNamespace(do_train=True),
+    settings=SimpleNamespace(model=model, cutting=TRUNCATE),
+    tokenizer=tokenizer,
+    on_tpu=True,
+  )
   pairs = ((text, None) for text in texts)
-  num_rows = text_sets.write_texts(path, pairs, *arguments, **options)
+  path, num_rows, *_ = text_sets.write(run, "texts", pairs, batch_size)
   features = tf_records.token_layout(6)
   (batch,) = input_pipeline.record_batches(path, features, 9, False, False)
   return sum(num_rows), batch
@@ -137,7 +146,7 @@ def test_texts_are_written_in_order(tmp_path, tokenizer, caplog):
 
 
 def test_the_last_text_fills_the_last_batch(tmp_path, tokenizer):
-  count, batch = write_texts(tmp_path, "abc", tokenizer, 6, multiple_of=2)
+  count, batch = write_texts(tmp_path, "abc", tokenizer, 6, batch_size=2)
   assert count == 3
   tokens = tokenizer.convert_ids_to_tokens(batch["input_ids"].numpy()[:, 1])
   assert tokens == ["a", "b", "c", "c"]
