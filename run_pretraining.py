@@ -33,6 +33,7 @@ from absl import flags, logging
 import modeling
 from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import app, option
+from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import precision
 from bertlib.data import input_pipeline, record_check, tf_records
@@ -717,8 +718,9 @@ def evaluate_records(
   )
   with record_check.report_bad_record(find_bad_record):
     results = loop.evaluate(run, input_fn, num_steps, checkpoint).results
-  if not all(map(np.isfinite, results.values())):
-    record_check.raise_if_bad_record(find_bad_record)
+  is_finite = all(map(np.isfinite, results.values()))
+  if not is_finite and (problem := find_bad_record()):
+    raise InputError(problem)
   return results
 
 

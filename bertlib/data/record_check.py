@@ -164,10 +164,3 @@ def report_bad_record(find_bad_record: FindBadRecord | None) -> Iterator[None]:
       if found:
         raise InputError(found) from error
     raise
-
-
-def raise_if_bad_record(find_bad_record: FindBadRecord | None) -> None:
-  """Raises an InputError that names the bad record, if there is one."""
-  found = find_bad_record and find_bad_record()
-  if found:
-    raise InputError(found)

@@ -55,25 +55,17 @@ def _file_system(path: str) -> Any:
     )
   from tensorflow.io import gfile
 
+  def stat_remote(path):
+    found = gfile.stat(path)
+    return SimpleNamespace(st_size=found.length, st_mtime_ns=found.mtime_nsec)
+
+  equal = "exists", "glob", "walk", "makedirs", "remove", "copy", "rmtree"
   return SimpleNamespace(
-    exists=gfile.exists,
-    glob=gfile.glob,
-    walk=gfile.walk,
-    makedirs=gfile.makedirs,
+    **{name: getattr(gfile, name) for name in equal},
     open=gfile.GFile,
-    remove=gfile.remove,
-    copy=gfile.copy,
     replace=functools.partial(gfile.rename, overwrite=True),
-    rmtree=gfile.rmtree,
-    stat=_stat_remote,
+    stat=stat_remote,
   )
-
-
-def _stat_remote(path: str) -> Any:
-  from tensorflow.io import gfile
-
-  found = gfile.stat(path)
-  return SimpleNamespace(st_size=found.length, st_mtime_ns=found.mtime_nsec)
 
 
 def _open_local(path: str, mode: str) -> IO[Any]:
@@ -119,16 +111,12 @@ def remove_stale_files(pattern: str) -> None:
   for path in glob.glob(os.path.join(folder, f"{_TEMPORARY}*-*-{name}")):
     found = _TEMPORARY_NAME.fullmatch(os.path.basename(path))
     with contextlib.suppress(OSError):
-      if found and _is_stale(path, found[1], int(found[2])):
+      if found and found[1] == _host():
+        is_stale = not _is_alive(int(found[2]))
+      else:  # the process of another machine or container might be alive
+        is_stale = time.time() - os.lstat(path).st_mtime > 24 * 3600
+      if found and is_stale:
         _remove(path)
-
-
-def _is_stale(path: str, host: str, pid: int) -> bool:
-  """True if the process that was writing a file has ended."""
-  if host == _host():
-    return not _is_alive(pid)
-  # On another machine or container: the process might still be alive.
-  return time.time() - os.lstat(path).st_mtime > 24 * 3600
 
 
 def _remove(path: str) -> None:
@@ -237,8 +225,13 @@ def atomic_files(
     paths = {name: os.path.join(folder, name) for name in names}
     # Inputs are never replaced, whatever `overwrite` says.
     check_outputs(paths.values(), inputs)
-    if not overwrite:
-      check_absent(folder, names)
+    written = {} if overwrite else paths
+    existing = [name for name, path in written.items() if system.exists(path)]
+    if existing:
+      raise InputError(
+        f"{folder}: has {', '.join(existing)} already; name another folder or"
+        " add --overwrite"
+      )
     for name, path in paths.items():
       system.makedirs(os.path.dirname(path))
       system.replace(os.path.join(temporary, name), path)
@@ -348,16 +341,6 @@ def check_new(flag: str, path: str, overwrite: bool) -> None:
   if is_plain and exists(path) and not overwrite:
     raise InputError(
       f"--{flag}={path}: exists already. Name another one or add --overwrite"
-    )
-
-
-def check_absent(folder: str, names: Iterable[str]) -> None:
-  """Refuses a folder, local or remote, that has files with these names."""
-  existing = [name for name in names if exists(os.path.join(folder, name))]
-  if existing:
-    raise InputError(
-      f"{folder}: has {', '.join(existing)} already; name another folder or"
-      " add --overwrite"
     )
 
 

@@ -72,12 +72,10 @@ def read_all(folder: str) -> Iterator[dict[str, Any]]:
 def last_training(folder: str) -> dict[str, Any] | None:
   """The receipt of the last training in a folder; None if none can be read."""
   with contextlib.suppress(InputError):
-    return next(filter(_trains, read_all(folder)), None)
+    for receipt in read_all(folder):
+      if kind_of(receipt.get("flags", {})) == "training":
+        return receipt
   return None
-
-
-def _trains(receipt: Mapping[str, Any]) -> bool:
-  return kind_of(receipt.get("flags", {})) == "training"
 
 
 def chosen(receipt: Mapping[str, Any]) -> dict[str, str]:

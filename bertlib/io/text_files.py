@@ -15,7 +15,7 @@ import re
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
@@ -237,7 +237,10 @@ class _Decoder:
       if codec != "utf-8":
         text.encode()  # raises at lone surrogates
     except UnicodeError as error:
-      raise self._refusal(chunk, error) from error
+      fault = f"0x{chunk[error.start]:02X} is not {self._name.upper()}"
+      if error.reason == "unexpected end of data":
+        fault += ": the file ends within a character"
+      raise self._error(chunk[: error.start], fault) from error
     if "\0" in text:
       self._check_nulls(chunk)
     return text
@@ -261,13 +264,6 @@ class _Decoder:
         fault = "has null bytes: this is UTF-16, UTF-32 or no text"
         raise self._error(chunk[: start + line.index(b"\0")], fault)
       start += len(line)
-
-  def _refusal(self, chunk: bytes, error: Any) -> InputError:
-    """The error for bytes that are invalid in the encoding."""
-    fault = f"0x{chunk[error.start]:02X} is not {self._name.upper()}"
-    if error.reason == "unexpected end of data":
-      fault += ": the file ends within a character"
-    return self._error(chunk[: error.start], fault)
 
   def _error(
     self,

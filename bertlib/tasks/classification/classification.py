@@ -545,17 +545,6 @@ PROCESSORS = {
 }
 
 
-def check_several_labels(path: str, examples: Sequence[InputExample]) -> None:
-  """Raises an InputError if all examples of a training set have one label."""
-  first = examples[0].label
-  if all(example.label == first for example in examples):
-    raise InputError(
-      f"{path}: all {len(examples)} examples have the label {first!r}; training"
-      " needs two labels or more. Give the whole training set, or another"
-      " --label_column"
-    )
-
-
 def check_label(
   row: tables.Row, label: str | Sequence[str], problem: Problem
 ) -> None:

@@ -183,9 +183,15 @@ def read_examples(
   if settings.flags.do_train:
     train_examples = processor.get_train_examples(settings.data_dir)
     _check_labeled(train_examples, "Training")
-    if processor.kind != "multiple_choice":
+    has_choices = processor.kind == "multiple_choice"
+    labels = [example.label for example in train_examples]
+    if not has_choices and labels.count(labels[0]) == len(labels):
       path = [settings.data_dir, *processor.files_read][-1]
-      classification.check_several_labels(path, train_examples)
+      raise InputError(
+        f"{path}: all {len(labels)} examples have the label {labels[0]!r};"
+        " training needs two labels or more. Give the whole training set, or"
+        " another --label_column"
+      )
     if not settings.cutting.has_windows:  # whose number is not known yet
       step_plan.count_steps(settings.flags, len(train_examples), "examples")
   # Without --do_train, they may have been read for their labels.
