@@ -54,9 +54,6 @@ from bertlib.tasks.classification import (
   classifier_inputs,
 )
 from bertlib.tasks.classification.classification import Example
-from bertlib.tasks.classification.classification_decoding import (
-  ClassifierPredictor,
-)
 from bertlib.tasks.classification.record import RECORD
 from bertlib.tasks.classification.settings import ClassifierSettings
 from bertlib.training import loop, runs, train_step
@@ -292,7 +289,9 @@ def evaluation_outputs(
   }
 
 
-class Predictor(ClassifierPredictor, predictor.LoadedModel):
+class Predictor(
+  classification_decoding.ClassifierPredictor, predictor.LoadedModel
+):
   """Predicts labels of texts with a trained classifier.
 
   ```python

@@ -142,18 +142,6 @@ def _is_alive(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def atomic_path(path: str) -> Iterator[str]:
-  """Yields a temporary path for a file that appears complete or not at all."""
-  if os.path.exists(path) and not os.path.isfile(path):
-    # A device or a pipe, such as /dev/stdout.
-    yield path
-    return
-  system = _file_system(path)
-  with _moved_on_success(path, system.remove, system.replace) as temporary:
-    yield temporary
-
-
-@contextlib.contextmanager
 def atomic_folder(path: str, overwrite: bool = False) -> Iterator[str]:
   """Yields a temporary path; the folder appears complete or not at all."""
   path = path.rstrip("/")
@@ -241,8 +229,12 @@ def atomic_files(
 
 @contextlib.contextmanager
 def atomic_write(path: str, mode: str = "w") -> Iterator[IO[Any]]:
-  """Opens a file, as text in UTF-8 or "wb", see `atomic_path`."""
-  with atomic_path(path) as temporary:
+  """Opens a file, as UTF-8 or "wb"; it appears complete or not at all."""
+  system = _file_system(path)
+  opened = _moved_on_success(path, system.remove, system.replace)
+  if os.path.exists(path) and not os.path.isfile(path):
+    opened = contextlib.nullcontext(path)  # a device or pipe, as /dev/stdout
+  with opened as temporary:
     try:
       with open_any(temporary, mode) as file:
         yield file

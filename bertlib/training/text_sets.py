@@ -10,6 +10,7 @@ from typing import Any
 from absl import logging
 
 from bertlib.data import example_checks, model_inputs, tf_records
+from bertlib.settings.common import LongTextSettings
 from bertlib.training import runs
 from bertlib.training.runs import Run, TextSet
 

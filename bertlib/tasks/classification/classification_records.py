@@ -15,7 +15,6 @@ from absl import logging
 import tokenization
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import input_pipeline, model_inputs, tf_records
-from bertlib.data.input_pipeline import shuffle_epochs
 from bertlib.settings.common import TRUNCATE, LongTextSettings
 from bertlib.tasks.classification.classification import (
   Example,
@@ -303,7 +302,7 @@ def input_fn_builder(
   def input_fn(params):
     dataset = tf.data.Dataset.from_tensor_slices(arrays)
     if is_training:
-      dataset = shuffle_epochs(dataset, len(records), seed)
+      dataset = input_pipeline.shuffle_epochs(dataset, len(records), seed)
     return dataset.batch(params["batch_size"], drop_remainder=drop_remainder)
 
   return input_fn

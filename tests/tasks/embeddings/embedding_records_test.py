@@ -9,7 +9,7 @@ import tiny_model
 
 from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.data.text_groups import Example
-from bertlib.settings.long_texts import TRUNCATE
+from bertlib.settings.common import TRUNCATE
 from bertlib.tasks.embeddings import embedding_records as records
 from bertlib.training import text_sets
 
