@@ -99,8 +99,14 @@ def read_examples(
     bad_rows,
   )
   if kind_of(columns) == "labeled_texts":
-    _check_classes(path, examples)
-    tables.warn_of_forms(path, sorted({example.label for example in examples}))
+    counts = Counter(example.label for example in examples)
+    if max(counts.values()) == 1 or len(counts) == 1:
+      raise InputError(
+        f"{path}: {len(examples)} texts have {len(counts)} labels, but two"
+        " labels or more are needed, and two texts of one label. Is"
+        " --label_column the right one?"
+      )
+    tables.warn_of_forms(path, sorted(counts))
   return examples
 
 
@@ -220,17 +226,6 @@ def _label(row: Row, column: int, kind: str) -> str:
   if not label:
     raise row.error(f"the label is empty. {FIX_ROW}")
   return label
-
-
-def _check_classes(path: str, examples: Sequence[Example]) -> None:
-  """Raises an InputError if no two texts have one label, or all have it."""
-  counts = Counter(example.label for example in examples)
-  if max(counts.values()) == 1 or len(counts) == 1:
-    raise InputError(
-      f"{path}: {len(examples)} texts have {len(counts)} labels, but two labels"
-      " or more are needed, and two texts of one label. Is --label_column the"
-      " right one?"
-    )
 
 
 def text_rows(
