@@ -213,9 +213,8 @@ def atomic_files(
     paths = {name: os.path.join(folder, name) for name in names}
     # Inputs are never replaced, whatever `overwrite` says.
     check_outputs(paths.values(), inputs)
-    written = {} if overwrite else paths
-    existing = [name for name, path in written.items() if system.exists(path)]
-    if existing:
+    existing = [name for name in names if exists(paths[name])]
+    if existing and not overwrite:
       raise InputError(
         f"{folder}: has {', '.join(existing)} already; name another folder or"
         " add --overwrite"

@@ -104,7 +104,7 @@ def join_logits(logits: Sequence[np.ndarray], how: str | None) -> np.ndarray:
   """Logits [labels] of a text by `LongTextSettings.join_windows`."""
   if how == "max":
     return np.max(logits, axis=0)
-  # `np.mean` adds in another order, with other last bits than before.
+  # Not `np.mean`, which adds in another order than earlier versions did.
   return np.add.reduceat(logits, [0])[0] / len(logits)
 
 
