@@ -124,19 +124,20 @@ def create_model(
   is_training: bool,
   batch: Mapping[str, Any],
   use_one_hot_embeddings: bool,
-  dropout_seed=None,
-  compute: modeling.Compute | None = None,
   objective: Objective = MLM_NSP,
+  **options: Any,
 ):
-  """Logits of each loss: masked LM [B * P, V], next sentence [B, 2]."""
+  """Logits of each loss: masked LM [B * P, V], next sentence [B, 2].
+
+  Arguments are those of `create_encoder`.
+  """
   model = create_encoder(
     bert_config,
     is_training,
     batch,
     use_one_hot_embeddings,
-    dropout_seed,
-    compute,
-    objective,
+    objective=objective,
+    **options,
   )
   logits = []
   if objective.has_generator:  # all weights of the checkpoint are known
@@ -358,15 +359,11 @@ def mask_predictions(
   top_k: int,
 ) -> dict[str, Any]:
   """`log_prob` of `masked_lm_ids` [B * P], and the best [B * P, top_k]."""
-  _, _, log_probs = get_masked_lm_output(
-    bert_config,
-    masked_states(model),
-    model.get_embedding_table(),
-    None,
-    masked_lm_ids,
-    tf.ones_like(masked_lm_ids),
+  logits = modeling.masked_lm_logits(
+    bert_config, masked_states(model), model.get_embedding_table()
   )
   ids = tf.reshape(masked_lm_ids, [-1])
+  _, log_probs = modeling.cross_entropy(logits, ids)
   top = tf.nn.top_k(log_probs, min(top_k, bert_config.vocab_size))
   return {
     "log_prob": tf.gather(log_probs, ids, batch_dims=1),
@@ -564,7 +561,7 @@ def set_up(settings: PretrainingSettings, step: Steps) -> Run:
     vocab_file = settings.model.vocab_file
     pretraining_text.check_has_mask(vocab_file, run.tokenizer)
   if settings.flags.do_train:
-    budget.check(read_budget(settings), run.start.last, run.on_tpu)
+    budget.check(budget.read_budget(settings), run.start.last, run.on_tpu)
     training_batches.check_same_packing(settings, run.start.last)
   return run
 
@@ -579,7 +576,7 @@ def check_output(
 
 def make_task(settings: PretrainingSettings) -> Task:
   """Describes the task to the functions of `run`."""
-  objective = settings.chosen_objective
+  objective, within = settings.chosen_objective, budget.read_budget(settings)
   num_predictions = 0
   if objective.predicts_tokens:
     num_predictions = settings.max_predictions_per_seq
@@ -589,7 +586,7 @@ def make_task(settings: PretrainingSettings) -> Task:
     model_arguments={
       "top_k": settings.top_k,
       "objective": objective,
-      "budget": read_budget(settings),
+      "budget": within,
     },
     features=pretraining_instances.record_layout(
       settings.model.max_seq_length,
@@ -606,22 +603,15 @@ def make_task(settings: PretrainingSettings) -> Task:
     generator_config=(
       electra.generator_config if objective.has_generator else None
     ),
-    num_warmup_steps=(
-      None if read_budget(settings) else settings.num_warmup_steps
-    ),
+    num_warmup_steps=None if within else settings.num_warmup_steps,
     finds_mask=True,
     needs_vocabulary=settings.remask or settings.flags.do_predict,
   )
 
 
-def read_budget(settings: PretrainingSettings) -> budget.Budget | None:
-  """The budget of a training; None for --num_train_steps."""
-  return budget.read_budget(option.values_of(settings))
-
-
 def expected_steps(settings: PretrainingSettings, num_tokens: float) -> int:
   """Training steps, given the mean tokens per record; 0 if unknown."""
-  within = read_budget(settings)
+  within = budget.read_budget(settings)
   if not within:
     return settings.num_train_steps
   if within.unit != "tokens":
@@ -636,7 +626,7 @@ def expected_steps(settings: PretrainingSettings, num_tokens: float) -> int:
 def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
   """Trains up to --num_train_steps, or within a budget."""
   settings, files = run.settings, data.train_files
-  within = read_budget(settings)
+  within = budget.read_budget(settings)
   if not within and settings.num_warmup_steps >= settings.num_train_steps:
     logging.warning(
       "--num_warmup_steps=%d: not less than --num_train_steps=%d, so the"
@@ -767,13 +757,8 @@ def fill_masks(
     )
 
     def input_fn(params):
-      return input_pipeline.record_batches(
-        path,
-        layout,
-        params["batch_size"],
-        drop_remainder=False,
-        trim=not run.on_tpu,
-      )
+      size, trim = params["batch_size"], not run.on_tpu
+      return input_pipeline.record_batches(path, layout, size, False, trim)
 
     rows = loop.predict(run, input_fn, num_rows, checkpoint)
     fill_mask.write_predictions(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
 import tensorflow as tf_v2
@@ -457,6 +457,18 @@ def _row_arrays(first: tf.IndexedSlices, num_micro_batches: int):
   )
 
 
+def state_variable(name: str, dtype, value: float, shape: Sequence[int] = ()):
+  """Variable that checkpoints keep and nothing trains; equal in replicas."""
+  return tf.get_variable(
+    name,
+    shape,
+    dtype,
+    tf.constant_initializer(value),
+    trainable=False,
+    aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+  )
+
+
 class LossScale:
   """Loss scale of float16; `value` is that of this step, float32 []."""
 
@@ -467,19 +479,8 @@ class LossScale:
     """Creates its variables."""
     self._num_good_steps = num_good_steps
     with tf.variable_scope("loss_scale"):
-      self._scale, self._good_steps = (
-        tf.get_variable(
-          name,
-          dtype=dtype,  # the second replica does not take it from the value
-          initializer=value,
-          trainable=False,
-          aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-        )
-        for name, dtype, value in (
-          ("scale", tf.float32, initial),
-          ("good_steps", tf.int32, 0),
-        )
-      )
+      self._scale = state_variable("scale", tf.float32, initial)
+      self._good_steps = state_variable("good_steps", tf.int32, 0)
     self.value = tf.identity(self._scale)
 
   def adapt(self, norm):

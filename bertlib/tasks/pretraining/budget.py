@@ -14,6 +14,8 @@ import tensorflow.compat.v1 as tf
 
 import optimization
 from bertlib.cli.errors import InputError
+from bertlib.tasks.pretraining.settings import PretrainingSettings
+from bertlib.training import train_step
 
 # The unit in which a budget is counted, and units per unit of its flag.
 _UNITS = {"token_budget": ("tokens", 1), "time_budget_minutes": ("seconds", 60)}
@@ -57,10 +59,10 @@ class Budget(NamedTuple):
     return reader.get_tensor(f"budget/{self.unit}") >= self.amount
 
 
-def read_budget(values: dict[str, Any]) -> Budget | None:
-  """The budget among the values of all flags."""
-  given = [Budget(flag, values[flag]) for flag in _UNITS if values[flag]]
-  return given[0] if given else None
+def read_budget(settings: PretrainingSettings) -> Budget | None:
+  """The budget of a training; None for --num_train_steps."""
+  values = ((flag, getattr(settings, flag)) for flag in _UNITS)
+  return next((Budget(*given) for given in values if given[1]), None)
 
 
 # Before training
@@ -96,20 +98,12 @@ class Account:
 
   def __init__(self, budget: Budget, num_tokens):
     self._num_tokens = num_tokens  # of the global step, float32 []
-
-    def variable(name, value):
-      return tf.get_variable(
-        name,
-        [],
-        tf.float64,
-        tf.constant_initializer(value),
-        trainable=False,
-        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-      )
-
+    variable = train_step.state_variable
     with tf.variable_scope("budget"):
-      variable(budget.flag, float(budget.value))
-      self._amounts = {n: variable(n, 0.0) for n in ("tokens", "seconds")}
+      variable(budget.flag, tf.float64, float(budget.value))
+      self._amounts = {
+        name: variable(name, tf.float64, 0.0) for name in ("tokens", "seconds")
+      }
     self.tokens = tf.identity(self._amounts["tokens"])
     self._used = self._amounts[budget.unit]
     # Before the step, in units of the budget.
