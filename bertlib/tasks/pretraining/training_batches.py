@@ -14,14 +14,18 @@ from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline, tf_records
 from bertlib.io import receipt_file
-from bertlib.tasks.pretraining import (
-  dynamic_masking,
-  pretraining_inputs,
-  pretraining_instances,
-)
+from bertlib.tasks.pretraining import dynamic_masking, pretraining_instances
 from bertlib.tasks.pretraining.objectives import MLM_NSP, Objective
-from bertlib.tasks.pretraining.pretraining_instances import TrainingInstance
+from bertlib.tasks.pretraining.pretraining_inputs import (
+  count_records,
+  sequences_per_row,
+)
+from bertlib.tasks.pretraining.pretraining_instances import (
+  TrainingInstance,
+  record_layout,
+)
 from bertlib.tasks.pretraining.settings import PretrainingSettings
+from bertlib.training import train_step
 
 # Packing while training: windows of shuffled records become packed rows
 
@@ -157,14 +161,7 @@ def recording_position(model_fn):
     spec = model_fn(features, labels, mode, params, config)
     if position is None:
       return spec
-    variable = tf.get_variable(
-      _VARIABLE,
-      [2],
-      tf.int32,
-      tf.zeros_initializer(),
-      trainable=False,
-      aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-    )
+    variable = train_step.state_variable(_VARIABLE, tf.int32, 0, [2])
     assigned = variable.assign(position[0])
     return spec._replace(train_op=tf.group(spec.train_op, assigned))
 
@@ -212,136 +209,74 @@ def input_fn_builder(
     `traced_step`, see `input_pipeline.record_input_fn`.
   """
   del num_cpu_threads
+  if not is_training:
+    first_step, masking, packing = 0, None, None
   sizes = max_seq_length, max_predictions_per_seq
-  num_packed = pretraining_inputs.sequences_per_row(input_files[0])
-  layout_of = functools.partial(
-    pretraining_instances.record_layout, *sizes, objective
-  )
-  layout = layout_of(num_packed, masking is not None)
-  packed_layout = packing and layout_of(packing.max_sequences_per_row)
-  per_token = [n for n, f in (packed_layout or layout).items() if f.per_token]
+  layout_of = functools.partial(record_layout, *sizes, objective)
+  layout = layout_of(sequences_per_row(input_files[0]), masking is not None)
+  read_layout = layout_of(packing.max_sequences_per_row) if packing else layout
+  trimmed = [n for n, f in read_layout.items() if trim and f.per_token]
+  sampling = (seed, max_seq_length) if objective.has_generator else None
   if num_records is None:
     num_records = sum(
-      pretraining_inputs.count_records(path, *sizes, objective=objective)
-      for path in input_files
+      count_records(path, *sizes, objective=objective) for path in input_files
     )
 
-  def input_fn(params):
-    batch_size, shard = input_pipeline.global_batch_size_and_shard(params)
-    if not is_training:
-      batches = input_pipeline.record_batches(
-        input_files, layout, batch_size, drop_remainder, trim, shard=shard
-      )
-      if not objective.has_generator:
-        return batches
-      return _with_draws(batches, batch_size, shard, seed, max_seq_length)
-    batches = _TrainingBatches(
+  def stream(size, first, **more):
+    return input_pipeline.shuffled_record_batches(
       input_files,
       layout,
+      size,
+      False,
       num_records,
       seed,
-      batch_size,
-      shard or input_pipeline.Shard(),
-      masking,
-      per_token if trim else [],
-      packing,
-      packed_layout,
-      max_seq_length if objective.has_generator else None,
-    )
-    if "traced_step" in params:
-      return batches.of_step(params["traced_step"])
-    return batches.from_step(first_step)
-
-  return input_fn
-
-
-def _with_draws(
-  batches,
-  batch_size: int,
-  shard: input_pipeline.Shard | None,
-  seed: int,
-  max_seq_length: int,
-):
-  """Adds to batches what the tokens of a generator are sampled by."""
-  shard = shard or input_pipeline.Shard()
-  return input_pipeline.numbered(batches).map(
-    lambda index, batch: dynamic_masking.add_sampling_draws(
-      batch, shard.example_numbers(index, batch_size), seed, max_seq_length
-    )
-  )
-
-
-class _TrainingBatches(NamedTuple):
-  """Batches of one process, a function of the step: see `input_fn_builder`."""
-
-  files: Sequence[str]
-  layout: tf_records.Layout
-  num_records: int
-  seed: int
-  batch_size: int
-  shard: input_pipeline.Shard
-  masking: dynamic_masking.Masking | None
-  trimmed: Sequence[str]  # features with a value per token
-  packing: Packing | None
-  packed_layout: tf_records.Layout | None
-  sampled_length: int | None  # S, where tokens are sampled
-
-  def from_step(self, first_step: int):
-    """Infinite dataset that begins with this process's part of a step."""
-    return self._prepare(self._read(first_step), first_step)
-
-  def of_step(self, step: int):
-    """Dataset that begins with the batch of all processes, and its sources."""
-    whole = self._replace(shard=input_pipeline.Shard())
-    return whole._prepare(whole._read(step, with_source=True), step)
-
-  def _read(self, step: int, with_source: bool = False):
-    """Shuffled batches, from a step on."""
-    if self.packing:
-      return self._read_packed()
-    return self._shuffled(
-      self.batch_size, step, shard=self.shard, with_source=with_source
-    )
-
-  def _read_packed(self):
-    """Batches of packed rows, from where the packing begins."""
-    windows = self._shuffled(WINDOW_SIZE, self.packing.window)
-    return _packed_batches(
-      windows, self.packing, self.packed_layout, self.batch_size, self.shard
-    )
-
-  def _shuffled(self, batch_size: int, first: int, **more: Any):
-    """Shuffled batches of a size, from the one of a number on."""
-    return input_pipeline.shuffled_record_batches(
-      self.files,
-      self.layout,
-      batch_size,
-      False,
-      self.num_records,
-      self.seed,
-      first_record=first * batch_size,
+      first,
       streams=True,
       **more,
     )
 
-  def _prepare(self, batches, step: int):
-    """Draws new masks, if any, by step and example; removes common padding."""
-    shard, masking = self.shard, self.masking
+  def input_fn(params):
+    batch_size, shard = input_pipeline.global_batch_size_and_shard(params)
+    # Of all processes together, with its sources.
+    is_traced = "traced_step" in params
+    step = params["traced_step"] if is_traced else first_step
+    own = input_pipeline.Shard() if is_traced or not shard else shard
+    if not is_training:
+      batches = input_pipeline.record_batches(
+        input_files, layout, batch_size, drop_remainder, False, shard=shard
+      )
+    elif packing:
+      windows = stream(WINDOW_SIZE, packing.window * WINDOW_SIZE)
+      batches = _packed_batches(windows, packing, read_layout, batch_size, own)
+    else:
+      first = step * batch_size
+      batches = stream(batch_size, first, shard=own, with_source=is_traced)
+    numbered = input_pipeline.numbered(batches, step * own.num_replicas)
+    numbers_of = functools.partial(own.example_numbers, batch_size=batch_size)
+    return _prepared(numbered, numbers_of, masking, sampling, trimmed)
 
-    def prepare(index, batch):
-      numbers = shard.example_numbers(index, self.batch_size)
-      if masking:
-        batch = dynamic_masking.remask(batch, numbers, masking)
-      if length := self.sampled_length:
-        batch = dynamic_masking.add_sampling_draws(
-          batch, numbers, self.seed, length
-        )
-      if not self.trimmed:
-        return batch
-      return input_pipeline.trim_padding(batch, names=self.trimmed)
+  return input_fn
 
-    return (
-      input_pipeline.numbered(batches, step * shard.num_replicas)
-      .map(prepare, num_parallel_calls=tf.data.AUTOTUNE)
-      .prefetch(tf.data.AUTOTUNE)
-    )
+
+def _prepared(
+  batches,  # dataset of numbers and batches
+  example_numbers,  # of the number of a batch, see `input_pipeline.Shard`
+  masking: dynamic_masking.Masking | None,
+  sampling: tuple[int, int] | None,  # the seed, and S
+  trimmed: Sequence[str],  # features without common padding
+):
+  """Draws masks, and what samples tokens, by example; removes padding."""
+
+  def prepare(index, batch):
+    numbers = example_numbers(index)
+    if masking:
+      batch = dynamic_masking.remask(batch, numbers, masking)
+    if sampling:
+      batch = dynamic_masking.add_sampling_draws(batch, numbers, *sampling)
+    if not trimmed:
+      return batch
+    return input_pipeline.trim_padding(batch, names=trimmed)
+
+  return batches.map(prepare, num_parallel_calls=tf.data.AUTOTUNE).prefetch(
+    tf.data.AUTOTUNE
+  )
