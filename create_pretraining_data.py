@@ -17,7 +17,7 @@ from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
-  from bertlib.tasks.pretraining.data_settings import PretrainingDataSettings
+  from bertlib.tasks.pretraining.settings import PretrainingDataSettings
 
   app.parse_flags(PretrainingDataSettings)
 
@@ -43,7 +43,6 @@ from bertlib.tasks.pretraining import (
   pretraining_instances,
   pretraining_text,
 )
-from bertlib.tasks.pretraining.data_settings import PretrainingDataSettings
 from bertlib.tasks.pretraining.masking import (  # noqa: F401 (its name is also here)
   create_masked_lm_predictions,
 )
@@ -53,6 +52,7 @@ from bertlib.tasks.pretraining.pretraining_instances import (  # noqa: F401
   truncate_seq_pair,
 )
 from bertlib.tasks.pretraining.recipe import Recipe
+from bertlib.tasks.pretraining.settings import PretrainingDataSettings
 
 FLAGS = flags.FLAGS
 
@@ -141,7 +141,9 @@ def find_outputs(
   settings: PretrainingDataSettings, inputs: Sequence[str]
 ) -> list[str]:
   """Paths of the output files; refuses some that are inputs."""
-  outputs = output_paths(settings)
+  outputs, number = files.split_names(settings.output_file), settings.num_shards
+  if number:
+    outputs = [f"{outputs[0]}-{i:05}-of-{number:05}" for i in range(number)]
   receipt_files = [
     receipts.path_of(settings),
     pretraining_blocks.receipt_file(outputs),
@@ -149,14 +151,6 @@ def find_outputs(
   vocab_file = settings.recipe.vocab_file
   files.check_outputs([*outputs, *receipt_files], [*inputs, vocab_file])
   return outputs
-
-
-def output_paths(settings: PretrainingDataSettings) -> list[str]:
-  """Paths of the output files, by `--output_file` and `--num_shards`."""
-  names, number = files.split_names(settings.output_file), settings.num_shards
-  if not number:
-    return names
-  return [f"{names[0]}-{i:05}-of-{number:05}" for i in range(number)]
 
 
 def write_in_memory(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
-  from bertlib.tasks.pretraining.data_settings import BeamDataSettings
+  from bertlib.tasks.pretraining.settings import BeamDataSettings
 
   app.parse_flags(BeamDataSettings)
 
@@ -33,8 +33,8 @@ from bertlib.cli.errors import InputError
 from bertlib.data import tf_records
 from bertlib.io import files, text_files
 from bertlib.tasks.pretraining import pretraining_blocks, pretraining_text
-from bertlib.tasks.pretraining.data_settings import BeamDataSettings
 from bertlib.tasks.pretraining.recipe import Recipe
+from bertlib.tasks.pretraining.settings import BeamDataSettings
 
 try:
   import apache_beam as beam

@@ -12,8 +12,10 @@ from settings_test import SETTINGS
 from bertlib.cli import command_line, option
 from bertlib.settings import conversion, export, training
 from bertlib.tasks.classification.settings import ClassifierSettings
-from bertlib.tasks.pretraining.data_settings import BeamDataSettings
-from bertlib.tasks.pretraining.settings import PretrainingSettings
+from bertlib.tasks.pretraining.settings import (
+  BeamDataSettings,
+  PretrainingSettings,
+)
 from bertlib.tasks.squad.settings import SquadMetricsSettings
 
 pytestmark = pytest.mark.unit

@@ -46,8 +46,7 @@ class Objective:
 
   def weight(self, loss: str) -> float:
     """Factor of a loss in the sum."""
-    del loss
-    return 1.0
+    return getattr(self, f"{loss}_weight", 1.0)
 
   @property
   def description(self) -> Mapping[str, Any]:
@@ -90,10 +89,6 @@ class ReplacedTokens(Objective):
   # Whether the model reads the generator's tables without a gradient to them,
   # plus tables of its own (DeBERTa V3, He et al. 2021, section 3.3).
   is_disentangled: bool = False
-
-  def weight(self, loss: str) -> float:
-    """See base class."""
-    return getattr(self, f"{loss}_weight")
 
   @property
   def description(self) -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import glob
 import hashlib
+import itertools
 import multiprocessing
 import os
 import random
@@ -77,15 +78,13 @@ def _raw_documents(lines: Iterable[bytes]) -> Iterator[bytes]:
   """Yields untokenized documents; one larger than a block is split."""
   document: list[bytes] = []
   size = 0
-  for line in lines:
+  for line in itertools.chain(lines, [b""]):
     if line.strip():
       document.append(line.strip())
       size += len(line)
     if document and (not line.strip() or size >= BLOCK_BYTES):
       yield b"\n".join([*document, b"\n"])
       document, size = [], 0
-  if document:
-    yield b"\n".join([*document, b"\n"])
 
 
 # Records of a block

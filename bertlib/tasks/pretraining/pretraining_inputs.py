@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 from absl import logging
@@ -59,15 +59,12 @@ def count_records(
   """Counts the records of a file, and checks the first one."""
   count = tf_records.count_records(path)
   first = next(read_records(path))
-  lengths = {
-    "input_ids": ("max_seq_length", max_seq_length),
-    "masked_lm_ids": ("max_predictions_per_seq", max_predictions_per_seq),
-  }
-  if may_lack_masks and "masked_lm_ids" not in first:
-    del lengths["masked_lm_ids"]
-  for name, (flag, expected) in lengths.items():
-    if objective.reads(name):
-      check_length(path, first, name, flag, expected)
+  _check_length(path, first, "input_ids", "max_seq_length", max_seq_length)
+  if objective.predicts_tokens and not (
+    may_lack_masks and "masked_lm_ids" not in first
+  ):
+    flag = "max_predictions_per_seq"
+    _check_length(path, first, "masked_lm_ids", flag, max_predictions_per_seq)
   if objective.predicts_pairs and "next_sentence_labels" not in first:
     raise InputError(
       f"{path}: its records have no next_sentence_labels, as text without pairs"
@@ -95,7 +92,7 @@ def read_records(path: str) -> Iterator[Mapping[str, tf.train.Feature]]:
       yield {}
 
 
-def check_length(
+def _check_length(
   path: str,
   record: Mapping[str, tf.train.Feature],
   name: str,
@@ -117,14 +114,9 @@ def check_length(
 
 
 def limited_layout(
-  config: modeling.BertConfig,
-  max_seq_length: int,
-  max_predictions_per_seq: int,
-  objective: Objective = MLM_NSP,
-  max_sequences_per_row: int | None = None,  # of packed records
-  may_lack_masks: bool = False,
+  config: modeling.BertConfig, max_seq_length: int, *others: Any, **more: Any
 ) -> tf_records.Layout:
-  """Layout of pretraining records, with the ranges of their values."""
+  """`pretraining_instances.record_layout`, with the ranges of the values."""
   limits = {
     "input_ids": config.vocab_size,
     "input_mask": 2,
@@ -136,16 +128,8 @@ def limited_layout(
     "position_ids": max_seq_length,
     "sequence_ids": max_seq_length + 1,
   }
-  return input_pipeline.with_limits(
-    pretraining_instances.record_layout(
-      max_seq_length,
-      max_predictions_per_seq,
-      objective,
-      max_sequences_per_row,
-      may_lack_masks,
-    ),
-    limits,
-  )
+  layout = pretraining_instances.record_layout(max_seq_length, *others, **more)
+  return input_pipeline.with_limits(layout, limits)
 
 
 def record_layout(run: Run, files: Sequence[str]) -> tf_records.Layout:

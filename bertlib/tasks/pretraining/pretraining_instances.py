@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import tokenization
 from bertlib.data import tf_records
 from bertlib.tasks.pretraining.masking import (
   create_masked_lm_predictions,
@@ -46,15 +46,13 @@ class TrainingInstance:
 
   def __str__(self) -> str:
     shown = {
-      "tokens": map(tokenization.printable_text, self.tokens),
-      "segment_ids": map(str, self.segment_ids),
-      "is_random_next": [str(self.is_random_next)],
-      "masked_lm_positions": map(str, self.masked_lm_positions),
-      "masked_lm_labels": map(
-        tokenization.printable_text, self.masked_lm_labels
-      ),
+      "tokens": self.tokens,
+      "segment_ids": self.segment_ids,
+      "is_random_next": [self.is_random_next],
+      "masked_lm_positions": self.masked_lm_positions,
+      "masked_lm_labels": self.masked_lm_labels,
     }
-    lines = [f"{name}: {' '.join(values)}\n" for name, values in shown.items()]
+    lines = [f"{n}: {' '.join(map(str, v))}\n" for n, v in shown.items()]
     return "".join([*lines, "\n"])
 
   __repr__ = __str__
@@ -318,65 +316,39 @@ def assign_rows(
   max_sequences_per_row: int,
 ) -> list[list[int]]:
   """Assigns sequences, by number, to rows, so that few positions are free."""
-  limits = max_seq_length, max_predictions_per_seq, max_sequences_per_row
-  ways = (
-    _fill(lengths, num_masked, *limits, spread) for spread in (False, True)
-  )
-  return min(ways, key=len)
 
+  def fill(spread: bool) -> list[list[int]]:
+    """Fills row after row, beginning with the longest sequence that is left."""
+    # Then come the longest that fit. With `spread`, it is as many of equal
+    # length as fit on average: that uses up short ones, which without long ones
+    # would reach `max_sequences_per_row` before a row is full.
+    by_length: list[list[int]] = [[] for _ in range(max_seq_length + 1)]
+    for number, length in enumerate(lengths):
+      by_length[length].append(number)
+    num_left, num_tokens = len(lengths), sum(lengths)
+    rows: list[list[int]] = []
+    while num_left:
+      row: list[int] = []
+      room, slots = max_seq_length, max_predictions_per_seq
+      while num_left and room and len(row) < max_sequences_per_row:
+        wanted = room
+        if row and spread:
+          average = room * num_left // num_tokens
+          parts = min(average, max_sequences_per_row - len(row))
+          wanted = room // max(parts, 1)
+        for length in (*range(wanted, 0, -1), *range(wanted + 1, room + 1)):
+          found = by_length[length]
+          if found and num_masked[found[-1]] <= slots:
+            break
+        else:
+          break  # nothing fits
+        row.append(found.pop())
+        room, slots = room - length, slots - num_masked[row[-1]]
+        num_left, num_tokens = num_left - 1, num_tokens - length
+      rows.append(row)
+    return rows
 
-def _fill(
-  lengths: Sequence[int],
-  num_masked: Sequence[int],
-  max_seq_length: int,
-  max_predictions_per_seq: int,
-  max_sequences_per_row: int,
-  spread: bool,
-) -> list[list[int]]:
-  """Fills row after row, beginning with the longest sequence that is left."""
-  # Then come the longest that fit. With `spread`, it is as many of equal length
-  # as fit on average: that uses up short ones, which without long ones would
-  # reach `max_sequences_per_row` before a row is full.
-  by_length: list[list[int]] = [[] for _ in range(max_seq_length + 1)]
-  for number, length in enumerate(lengths):
-    by_length[length].append(number)
-  num_left, num_tokens = len(lengths), sum(lengths)
-  rows: list[list[int]] = []
-  while num_left:
-    row: list[int] = []
-    room, slots = max_seq_length, max_predictions_per_seq
-    while num_left and room and len(row) < max_sequences_per_row:
-      wanted = room
-      if row and spread:
-        average = room * num_left // num_tokens
-        parts = min(average, max_sequences_per_row - len(row))
-        wanted = room // max(parts, 1)
-      for length in (*range(wanted, 0, -1), *range(wanted + 1, room + 1)):
-        found = by_length[length]
-        if found and num_masked[found[-1]] <= slots:
-          break
-      else:
-        break  # nothing fits
-      row.append(found.pop())
-      room, slots = room - length, slots - num_masked[row[-1]]
-      num_left, num_tokens = num_left - 1, num_tokens - length
-    rows.append(row)
-  return rows
-
-
-def _packed_layout(
-  max_seq_length: int, max_sequences_per_row: int
-) -> dict[str, tf_records.Feature]:
-  """Layout of the `_packed_features` of a row."""
-  tokens = tf_records.Feature((max_seq_length,), per_token=True)
-  sequences = tf_records.Feature((max_sequences_per_row,))
-  return {
-    "sequence_ids": tokens,
-    "position_ids": tokens,
-    "next_sentence_positions": sequences,
-    "next_sentence_labels": sequences,
-    "next_sentence_weights": sequences._replace(is_float=True),
-  }
+  return min(map(fill, (False, True)), key=len)
 
 
 def _packed_features(
@@ -417,37 +389,29 @@ def record_layout(
   # Of packed rows; None for one sequence in each.
   max_sequences_per_row: int | None = None,
   may_lack_masks: bool = False,  # of records for which new masks are drawn
+  is_written: bool = False,  # with the `objective` of text without pairs
 ) -> dict[str, tf_records.Feature]:
   """Layout of pretraining records: S tokens, P masked positions, padded."""
   no_masks = [0] * max_predictions_per_seq if may_lack_masks else None
   masks = tf_records.Feature((max_predictions_per_seq,), default=no_masks)
+  sequences = tf_records.Feature((max_sequences_per_row or 1,))
   layout = tf_records.token_layout(max_seq_length) | {
     "masked_lm_positions": masks,
     "masked_lm_ids": masks,
     "masked_lm_weights": masks._replace(is_float=True),
+    "next_sentence_labels": sequences,
   }
-  labels = {"next_sentence_labels": tf_records.Feature((1,))}
-  if max_sequences_per_row is not None:
-    labels = _packed_layout(max_seq_length, max_sequences_per_row)
-  return {
-    name: feature
-    for name, feature in (layout | labels).items()
-    if objective.reads(name)
-  }
-
-
-def written_layout(
-  max_seq_length: int,
-  max_predictions_per_seq: int,
-  objective: Objective,
-  max_sequences_per_row: int | None = None,
-) -> dict[str, tf_records.Feature]:
-  """`record_layout`, with the `objective` of text without pairs."""
-  sizes = max_seq_length, max_predictions_per_seq
-  layout = record_layout(*sizes, objective, max_sequences_per_row)
-  if objective.description:
+  if max_sequences_per_row is not None:  # see `_packed_features`
+    tokens = layout["input_ids"]
+    layout |= {
+      "sequence_ids": tokens,
+      "position_ids": tokens,
+      "next_sentence_positions": sequences,
+      "next_sentence_weights": sequences._replace(is_float=True),
+    }
+  if is_written and objective.description:
     layout["objective"] = tf_records.Feature(is_text=True)
-  return layout
+  return {n: feature for n, feature in layout.items() if objective.reads(n)}
 
 
 def instance_encoder(
@@ -462,12 +426,17 @@ def instance_encoder(
   It raises ValueError if they do not fit.
   """
   sizes = max_seq_length, max_predictions_per_seq
-  layout = written_layout(*sizes, objective, max_sequences_per_row)
+  layout = record_layout(
+    *sizes, objective, max_sequences_per_row, is_written=True
+  )
   encode_record = tf_records.record_encoder(layout)
-  varints = _TokenVarints(tokenizer)
+
+  @functools.cache
+  def encode_token(token: str) -> bytes:
+    return tf_records.varint(*tokenizer.convert_tokens_to_ids([token]))
 
   def encode_tokens(tokens: Iterable[str]) -> bytes:
-    return b"".join(map(varints.__getitem__, tokens))
+    return b"".join(map(encode_token, tokens))
 
   return lambda *instances: encode_record(
     row_features(instances, encode_tokens, *sizes, max_sequences_per_row)
@@ -577,15 +546,3 @@ def _count_rows(
   short = [size for size in full if size * (most + 1) <= max_length * most]
   counts[SHORT_ROWS] += len(short)
   counts[SHORT_ROW_TOKENS] += sum(short)
-
-
-class _TokenVarints(dict):
-  """Cache of token ids encoded by `tf_records.varint`, by token."""
-
-  def __init__(self, tokenizer):
-    super().__init__()
-    self._convert_tokens_to_ids = tokenizer.convert_tokens_to_ids
-
-  def __missing__(self, token):
-    (token_id,) = self._convert_tokens_to_ids([token])
-    return self.setdefault(token, tf_records.varint(token_id))

@@ -116,7 +116,9 @@ def test_packed_rows_hold_all_sequences(vocab_file, documents, segments, most):
   by_length = [n for n in packed_counts if n.startswith("sequences of")]
   assert sum(packed_counts[name] for name in by_length) == len(records)
   objective = MLM_NSP if segments == "pairs" else MLM
-  layout = pretraining_instances.written_layout(40, 6, objective, most)
+  layout = pretraining_instances.record_layout(
+    40, 6, objective, most, is_written=True
+  )
   for record in packed:
     is_used = [int(number > 0) for number in record["sequence_ids"]]
     assert record["input_mask"] == is_used
