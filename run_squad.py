@@ -167,9 +167,7 @@ def model_fn_builder(
     return create_model(
       bert_config,
       is_training,
-      batch["input_ids"],
-      batch["input_mask"],
-      batch["segment_ids"],
+      *(batch[name] for name in tf_records.TOKEN_FEATURES),
       use_one_hot_embeddings,
       mask_padding,
       dropout_seed,

@@ -14,7 +14,7 @@ import itertools
 import math
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class NbestPrediction(NamedTuple):
   text: str  # as in the paragraph; "" for no answer
   start_logit: float
   end_logit: float
-  # Of a `PassageFinder`: its first character in the paragraph, and the one
+  # Of a finder in passages: its first character in the paragraph, and the one
   # after its last.
   start: int = 0
   end: int = 0
@@ -103,19 +103,19 @@ def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool) -> str:
   """
   tok_text = _tokenize(orig_text, do_lower_case)
   start = tok_text.find(pred_text)
+  positions = [index for index, char in enumerate(orig_text) if char != " "]
   if (
     start < 0
     or pred_text != pred_text.strip(" ")
     or not pred_text
-    or _num_characters(tok_text) != _num_characters(orig_text)
+    or _num_characters(tok_text) != len(positions)
   ):
     return orig_text
   # Both texts have the same number of characters without spaces: the n-th of
   # one is the n-th of the other.
   first = _num_characters(tok_text[:start])
   last = first + _num_characters(pred_text) - 1
-  start = _nth_character(orig_text, first)
-  return orig_text[start : _nth_character(orig_text, last) + 1]
+  return orig_text[positions[first] : positions[last] + 1]
 
 
 @functools.lru_cache(maxsize=2**12)
@@ -127,14 +127,6 @@ def _tokenize(text: str, do_lower_case: bool) -> str:
 def _num_characters(text: str) -> int:
   """Number of characters other than spaces."""
   return len(text) - text.count(" ")
-
-
-def _nth_character(text: str, n: int) -> int:
-  """Index of the n-th (from 0) character other than a space."""
-  index = n
-  while index != n + text.count(" ", 0, index + 1):
-    index = n + text.count(" ", 0, index + 1)
-  return index
 
 
 # Search
@@ -198,8 +190,10 @@ class AnswerFinder:
     passages: Sequence[Passage] | None = None,
   ):
     """Sorts the logits of the windows: float [2, windows, S], start and end."""
-    # Answers are taken from `passages`, one per example. With None they are
-    # found by words, or from passages where words have no tokens of their own.
+    # Answers are taken from `passages`, one per example, as exported models do.
+    # With None they are found by words, or from passages where words have no
+    # tokens of their own. The projection of `get_final_text` joins words by
+    # single spaces, and returns whole words where it cannot find the pieces.
     # S is the length of the longest window, or more.
     self.examples = examples
     self._windows = windows
@@ -342,18 +336,11 @@ class AnswerFinder:
       best = next(map(self.with_text, spans), None)
       yield _text_and_odds(best, null_score)
 
-
-class PassageFinder(AnswerFinder):
-  """Finds answers as they are in their passages, as exported models do."""
-
-  # The projection of `get_final_text` joins words by single spaces, and returns
-  # whole words where it cannot find the pieces.
-  def __init__(self, passages: Sequence[Passage], *args: Any):
-    """See base class; takes the passage of each question."""
-    super().__init__(*args, passages=passages)
-
   def answers(self, settings: AnswerSettings) -> Iterator[list[Answer]]:
-    """Yields the answers to each question, best first; none without words."""
+    """Yields the answers to each question, best first; none without words.
+
+    Their spans are those of the `passages`.
+    """
     has_negative = settings.version_2_with_negative
     for predictions, best, odds in self.nbest_predictions(settings):
       found = answers(predictions) if best or has_negative else []
@@ -537,7 +524,7 @@ class AnswerPredictor(BatchPredictor):
     return self.predict_blocks(pairs, self._encode, decode)
 
   def _encode(self, pairs):
-    """The questions, passages and windows of pairs, and rows of the windows."""
+    """The questions, windows and passages of pairs, and rows of the windows."""
     examples, last_passage = [], None
     for index, (question, text) in enumerate(pairs):
       if text != last_passage:  # questions share the words of a passage
@@ -546,7 +533,7 @@ class AnswerPredictor(BatchPredictor):
       examples.append(SquadExample(str(index), question, words, context=text))
     passages = passages_of(examples, self.tokenizer)
     windows, rows = self._windows(examples)
-    return (examples, passages, windows), rows
+    return (examples, windows, passages), rows
 
   def _windows(self, examples: Sequence[SquadExample]):
     """The windows of questions, and their rows."""
@@ -563,15 +550,20 @@ class AnswerPredictor(BatchPredictor):
     self, settings: AnswerSettings, encoded, outputs
   ) -> Iterator[list[Answer]]:
     """The answers to each question."""
-    examples, passages, windows = encoded
-    return PassageFinder(
-      passages,
-      examples,
-      windows,
-      _logits(outputs),
+    *encoded, passages = encoded
+    return self._finder(encoded, outputs, passages).answers(settings)
+
+  def _finder(
+    self, encoded, outputs, passages: Sequence[Passage] | None = None
+  ) -> AnswerFinder:
+    """Finder of the answers to questions, given them and their windows."""
+    return AnswerFinder(
+      *encoded,
+      [stack_logits([output[kind] for output in outputs]) for kind in (0, 1)],
       self.description["do_lower_case"],
       self.tokenizer,
-    ).answers(settings)
+      passages,
+    )
 
   def read_file(self, settings, bad):
     """See base class; a file is read as a whole."""
@@ -589,13 +581,7 @@ class AnswerPredictor(BatchPredictor):
       return (examples, windows), rows
 
     def decode(encoded, outputs):
-      finder = AnswerFinder(
-        *encoded,
-        _logits(outputs),
-        self.description["do_lower_case"],
-        self.tokenizer,
-      )
-      found = find_answers(finder, settings)
+      found = find_answers(self._finder(encoded, outputs), settings)
       return zip(*(part.values() for part in found))
 
     return self.map_blocks(sets, encode, decode)
@@ -624,8 +610,3 @@ class AnswerPredictor(BatchPredictor):
       ".jsonl": FileFormat(json_line),
       ".json": FileFormat(entry, lambda _: b"{\n", b",\n", b"\n}\n"),
     }
-
-
-def _logits(outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-  """Start and end logits of windows, float [windows, S] each."""
-  return [stack_logits([output[kind] for output in outputs]) for kind in (0, 1)]

@@ -40,14 +40,8 @@ def answered_questions(
   answered = []
   for question in questions:
     predicted = answers.predictions[question.id]
-    probability = next(
-      (
-        answer.probability
-        for answer in squad_decoding.answers(answers.nbest[question.id])
-        if answer.text == predicted
-      ),
-      0.0,
-    )
+    listed = squad_decoding.answers(answers.nbest[question.id])
+    probability = {a.text: a.probability for a in listed}.get(predicted, 0.0)
     gold = [answer.text for answer in question.answers]
     answered.append(
       AnsweredQuestion(question, predicted, probability, score(predicted, gold))

@@ -121,8 +121,10 @@ def encode_examples(
   for example, query, document in zip(examples, queries, documents):
     span = -1, -1
     if is_training and not example.is_impossible:
-      find = _find_words_of_answer if document.offsets is None else _find_answer
-      span = find(example, document, tokenizer)
+      if document.offsets is None:
+        span = _find_words_of_answer(example, document, tokenizer)
+      else:
+        span = _find_answer(example, document.offsets)
     yield EncodedExample(query, document, *span, example.is_impossible)
 
 
@@ -155,15 +157,14 @@ def _with_words(text: str, encoded) -> _Document:
 
 
 def _find_answer(
-  example: SquadExample, document: _Document, tokenizer
+  example: SquadExample, offsets: Sequence[tuple[int, int]]
 ) -> tuple[int, int]:
   """First and last piece of the answer, by its characters."""
-  del tokenizer
   first = example.answer_start
   last = first + len(example.orig_answer_text) - 1
   found = [
     index
-    for index, (start, end) in enumerate(document.offsets)
+    for index, (start, end) in enumerate(offsets)
     if start <= last and end > first
   ]
   return (found[0], found[-1]) if found else (-1, -1)

@@ -23,7 +23,7 @@ from bertlib.tasks.squad import (
 )
 from bertlib.tasks.squad.original_api import RawResult
 from bertlib.tasks.squad.settings import AnswerSettings
-from bertlib.tasks.squad.squad_decoding import NbestPrediction, PassageFinder
+from bertlib.tasks.squad.squad_decoding import AnswerFinder, NbestPrediction
 from bertlib.tasks.squad.squad_files import SquadExample
 from bertlib.tasks.squad.squad_windows import WindowSettings as Settings
 
@@ -229,7 +229,7 @@ def test_an_answer_has_the_characters_of_its_pieces(tokenizer, passage, seed):
   logits = rng.normal(size=[2, len(windows), 12])
   tokens, offsets = tokenizer.tokenize_with_offsets(passage)
   passages = [squad_decoding.Passage(passage, offsets)]
-  finder = PassageFinder(passages, examples, columns, logits, True, tokenizer)
+  finder = AnswerFinder(examples, columns, logits, True, tokenizer, passages)
   (prelims,) = finder.prelim_predictions(20, 30)
   for prelim in prelims:
     found = finder.with_text(prelim)
