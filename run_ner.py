@@ -38,7 +38,7 @@ from bertlib.tasks.ner.ner import Sentence
 from bertlib.tasks.ner.ner_decoding import Tagged, TaggerPredictor
 from bertlib.tasks.ner.record import RECORD
 from bertlib.tasks.ner.settings import NerSettings
-from bertlib.training import loop, runs, step_plan, train_step
+from bertlib.training import loop, runs, train_step
 from bertlib.training.runs import Run
 
 # The model
@@ -88,40 +88,26 @@ def tagging_loss(logits, label_ids, num_labeled=None):
 def model_fn_builder(
   bert_config: modeling.BertConfig,
   num_labels: int,
-  init_checkpoint: str | None,
-  learning_rate: float,
-  num_train_steps: int | None,
-  num_warmup_steps: int | None,
-  use_tpu: bool,
   use_one_hot_embeddings: bool,
-  **more_arguments: Any,
+  **training_arguments: Any,
 ):
   """The `model_fn` of word tagging, for TPUEstimator.
 
   `num_labels` is the number of tags; `use_one_hot_embeddings` is that of
   `modeling.BertModel`. All other arguments are
-  `train_step.TrainingArguments`; more of these may be given by name.
+  `train_step.TrainingArguments`.
 
   Returns:
     A function of features, labels, mode, params and config. It trains, and
     predicts `unique_ids` [B] and `probabilities` [B, S, labels].
   """
-  arguments = train_step.TrainingArguments(
-    init_checkpoint,
-    learning_rate,
-    num_train_steps,
-    num_warmup_steps,
-    use_tpu,
-    **more_arguments,
-  )
+  arguments = train_step.TrainingArguments(**training_arguments)
 
   def build(batch, is_training, dropout_seed=None):
     return create_model(
       bert_config,
       is_training,
-      batch["input_ids"],
-      batch["input_mask"],
-      batch["segment_ids"],
+      *(batch[name] for name in tf_records.TOKEN_FEATURES),
       num_labels,
       use_one_hot_embeddings,
       dropout_seed,
@@ -222,19 +208,19 @@ def prepare(asked: NerSettings, step: Steps) -> tuple[Run, ner_inputs.Data]:
     "sentences", ner_inputs.read_training_set, settings, instead=[]
   )
   labels = step("tags", ner_inputs.find_labels, settings, train_set)
-  run = step("run", set_up, settings, labels, step)
-  data = step("data", read_data, run, train_set)
+  run = step(
+    "run",
+    lambda *given: runs.setup(settings, make_task(*given), step),
+    settings,
+    labels,
+  )
+  data = step("data", ner_inputs.read_data, run, train_set)
   plan = loop.check_start(run, step)
   if step.is_dry_run:
     step("labels", ner_inputs.check_tags, labels, data)
     lengths = step("tokens", ner_inputs.check_sentences, run, data)
     training_checks.estimate_training(step, run, plan, lengths)
   return run, data
-
-
-def set_up(settings: NerSettings, labels: Sequence[str], step: Steps) -> Run:
-  """The run, see `runs.setup`."""
-  return runs.setup(settings, make_task(settings, labels), step)
 
 
 def make_task(settings: NerSettings, labels: Sequence[str]) -> Task:
@@ -262,19 +248,6 @@ def check_output(settings: NerSettings) -> None:
     result_files.check_predict_file(settings.predict_file)
 
 
-def read_data(run: Run, train_set: Sequence[Sentence]) -> ner_inputs.Data:
-  """Reads the splits; refuses a training set that is too small for one step."""
-  data = ner_inputs.read_data(run, train_set)
-  # Each sentence makes one window or more.
-  num_read = len(data.train) * run.flags.num_train_epochs
-  if 0 < num_read < run.flags.train_batch_size:
-    windows = ner.make_windows(
-      data.train, run.tokenizer, run.settings.model.max_seq_length
-    )
-    step_plan.count_steps(run.flags, len(list(windows)), run.task.unit)
-  return data
-
-
 # Training and tagging
 
 
@@ -295,7 +268,7 @@ def write_windows(
 ) -> WindowSet:
   """Makes windows of sentences, and writes their records."""
   max_seq_length = run.settings.model.max_seq_length
-  windows = list(ner.make_windows(sentences, run.tokenizer, max_seq_length))
+  windows = ner_inputs.make_windows(run, sentences)
   path = runs.records_path(run, name)
   labels = run.task.description["labels"]
   records = ner.window_records(sentences, windows, max_seq_length, labels)
@@ -322,14 +295,14 @@ def train_tagger(
   _, windows, path, _ = write_windows(
     run, "train", data.train, run.flags.train_batch_size
   )
-  loop.train_on_records(
-    run,
-    path,
-    len(windows),
-    lambda checkpoint: ner_report.overall(
-      ner_report.evaluate_tags(data.dev, predict_tags(run, dev_set, checkpoint))
-    ),
-  )
+
+  def evaluate(checkpoint):
+    predicted = predict_tags(run, dev_set, checkpoint)
+    results = ner_report.evaluate_tags(data.dev, predicted)
+    overall = [f"eval_{name}" for name in ner_report.METRICS]
+    return {name: results[name] for name in overall}
+
+  loop.train_on_records(run, path, len(windows), evaluate)
 
 
 def predict_tags(
@@ -355,25 +328,18 @@ def evaluate_dev_set(
   checkpoint: str | None,  # None for the model of --init_checkpoint
 ) -> run_report.Findings:
   """Evaluates a checkpoint on the dev set; writes metrics and predictions."""
-  predicted = predict_tags(run, dev_set, checkpoint)
-  results = ner_report.evaluate_tags(dev_set.sentences, predicted)
   sentences = dev_set.sentences
-  loop.write_metrics(
-    run,
-    results,
-    checkpoint,
-    predictions=ner_report.dev_predictions(sentences, predicted),
-  )
+  predicted = predict_tags(run, dev_set, checkpoint)
+  results = ner_report.evaluate_tags(sentences, predicted)
+  gold, found = [s.tags for s in sentences], [tags for tags, _ in predicted]
+  predictions = result_files.number_predictions(gold, found)
+  loop.write_metrics(run, results, checkpoint, predictions=predictions)
   return run_report.Findings(
     results,
     ner_report.sections(sentences, predicted, results),
-    run_report.collapse_warning(
-      ner_report.tag_texts(tags for tags, _ in predicted),
-      ner_report.tag_texts(sentence.tags for sentence in sentences),
-    )
+    run_report.collapse_warning(*map(ner_report.tag_texts, (found, gold)))
     or run_report.missing_labels_warning(
-      entity_types(tags for tags, _ in predicted),
-      entity_types(sentence.tags for sentence in sentences),
+      *map(entity_types, (found, gold)),
       "Rare types may need more sentences, or more epochs",
     ),
     ner_report.intervals(sentences, predicted),

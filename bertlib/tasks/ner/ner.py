@@ -302,12 +302,10 @@ def repair_tags(
   """Sentences with valid tags of a scheme, and the number of changed tags."""
   result, num_changed = [], 0
   for sentence in sentences:
-    if sentence.tags is not None:
-      entities = tags_to_entities(sentence.tags)
-      tags = entities_to_tags(entities, len(sentence.words), scheme)
-      num_changed += sum(old != new for old, new in zip(sentence.tags, tags))
-      sentence = sentence._replace(tags=tags)
-    result.append(sentence)
+    entities = tags_to_entities(sentence.tags)
+    tags = entities_to_tags(entities, len(sentence.words), scheme)
+    num_changed += sum(old != new for old, new in zip(sentence.tags, tags))
+    result.append(sentence._replace(tags=tags))
   return result, num_changed
 
 

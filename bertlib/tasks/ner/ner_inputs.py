@@ -15,6 +15,7 @@ from bertlib.tasks.ner import ner, ner_files, ner_report
 from bertlib.tasks.ner.ner import Sentence
 from bertlib.tasks.ner.record import RECORD
 from bertlib.tasks.ner.settings import NerSettings
+from bertlib.training import step_plan
 from bertlib.training.runs import Run
 
 
@@ -146,7 +147,10 @@ def _trained_labels(settings: NerSettings) -> list[str]:
 
 
 def read_data(run: Run, tagged: Sequence[Sentence]) -> Data:
-  """Reads the sentences of the splits that the run uses; makes tags valid."""
+  """Reads the sentences of the splits that the run uses; makes tags valid.
+
+  Refuses a training set that is too small for one step.
+  """
   settings, labels = run.settings, run.task.description["labels"]
   scheme = ner.find_scheme(labels)
   train_set = normalize_tags(settings, "train_file", tagged, scheme, labels)
@@ -160,7 +164,18 @@ def read_data(run: Run, tagged: Sequence[Sentence]) -> Data:
   )
   if run.flags.do_predict:
     predict_set = read_sentences(settings, "predict_file", needs_tags=False)
+  # Each sentence makes one window or more.
+  num_read = len(train_set) * run.flags.num_train_epochs
+  if 0 < num_read < run.flags.train_batch_size:
+    num_windows = len(make_windows(run, train_set))
+    step_plan.count_steps(run.flags, num_windows, run.task.unit)
   return Data(train_set, dev_set, predict_set)
+
+
+def make_windows(run: Run, sentences: Sequence[Sentence]) -> list[ner.Window]:
+  """Windows of sentences, as the run has them."""
+  length = run.settings.model.max_seq_length
+  return [*ner.make_windows(sentences, run.tokenizer, length)]
 
 
 def _labeled(sentences: Sequence[Sentence]) -> list[example_checks.Labeled]:
@@ -194,9 +209,7 @@ def check_sentences(run: Run, data: Data) -> example_checks.LengthSummary:
   """Makes windows of some of the sentences."""
   sentences = data.train or data.dev or data.predict
   some = example_checks.sample(sentences)
-  windows = list(
-    ner.make_windows(some, run.tokenizer, run.settings.model.max_seq_length)
-  )
+  windows = make_windows(run, some)
   return example_checks.check_encoded(
     [example_checks.Encoded(w.input_ids, len(w.input_ids)) for w in windows],
     run.config.vocab_size,

@@ -8,8 +8,6 @@ from typing import Any, Callable
 import numpy as np
 
 from bertlib.cli.errors import needs_package
-from bertlib.io import result_files
-from bertlib.io.result_files import DevPrediction
 from bertlib.reporting import html_report, statistics
 from bertlib.reporting.html_report import Section
 from bertlib.reporting.statistics import Comparison, Interval
@@ -99,11 +97,6 @@ def import_seqeval():
   return metrics
 
 
-def overall(results: Mapping[str, float]) -> dict[str, float]:
-  """Selects the results over all entity types."""
-  return {f"eval_{name}": results[f"eval_{name}"] for name in METRICS}
-
-
 def evaluate_tags(
   sentences: Sequence[Sentence], predicted: Sequence[Tagged]
 ) -> dict[str, float]:
@@ -112,15 +105,6 @@ def evaluate_tags(
     [s.tags for s in sentences], [tags for tags, _ in predicted]
   )
   return {f"eval_{name}": value for name, value in scores.items()}
-
-
-def dev_predictions(
-  sentences: Iterable[Sentence], predicted: Iterable[Tagged]
-) -> list[DevPrediction]:
-  """Gold and predicted tags of a dev set."""
-  return result_files.number_predictions(
-    (sentence.tags for sentence in sentences), (tags for tags, _ in predicted)
-  )
 
 
 def tag_texts(tagged: Iterable[Sequence[str]]) -> list[str]:
