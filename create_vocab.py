@@ -239,15 +239,13 @@ def main(_) -> None:
   """Learns from --input_file, or adds --add_words to --vocab_file."""
   settings = option.from_flags(VocabularySettings)
   with folder_lock.lock_files(output_files(settings).values()):
+    make, names = _add, [settings.add_words]
     if settings.input_file is not None:
       _import_tokenizers()  # fails before the text is read
-      paths = files.find_files(files.split_names(settings.input_file))
-      check_outputs(settings, paths)
-      _learn(settings, read_text(paths, settings.text.codec))
-    else:
-      paths = files.find_files([settings.add_words])
-      check_outputs(settings, paths)
-      _add(settings, read_text(paths, settings.text.codec))
+      make, names = _learn, files.split_names(settings.input_file)
+    paths = files.find_files(names)
+    check_outputs(settings, paths)
+    make(settings, read_text(paths, settings.text.codec))
 
 
 def output_files(settings: VocabularySettings) -> dict[str, str]:
