@@ -124,20 +124,19 @@ def create_model(
   is_training: bool,
   batch: Mapping[str, Any],
   use_one_hot_embeddings: bool,
+  dropout_seed=None,
+  compute: modeling.Compute | None = None,
   objective: Objective = MLM_NSP,
-  **options: Any,
 ):
-  """Logits of each loss: masked LM [B * P, V], next sentence [B, 2].
-
-  Arguments are those of `create_encoder`.
-  """
+  """Logits of each loss: masked LM [B * P, V], next sentence [B, 2]."""
   model = create_encoder(
     bert_config,
     is_training,
     batch,
     use_one_hot_embeddings,
-    objective=objective,
-    **options,
+    dropout_seed,
+    compute,
+    objective,
   )
   logits = []
   if objective.has_generator:  # all weights of the checkpoint are known
@@ -757,8 +756,13 @@ def fill_masks(
     )
 
     def input_fn(params):
-      size, trim = params["batch_size"], not run.on_tpu
-      return input_pipeline.record_batches(path, layout, size, False, trim)
+      return input_pipeline.record_batches(
+        path,
+        layout,
+        params["batch_size"],
+        drop_remainder=False,
+        trim=not run.on_tpu,
+      )
 
     rows = loop.predict(run, input_fn, num_rows, checkpoint)
     fill_mask.write_predictions(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -430,13 +429,10 @@ def instance_encoder(
     *sizes, objective, max_sequences_per_row, is_written=True
   )
   encode_record = tf_records.record_encoder(layout)
-
-  @functools.cache
-  def encode_token(token: str) -> bytes:
-    return tf_records.varint(*tokenizer.convert_tokens_to_ids([token]))
+  varints = _TokenVarints(tokenizer)
 
   def encode_tokens(tokens: Iterable[str]) -> bytes:
-    return b"".join(map(encode_token, tokens))
+    return b"".join(map(varints.__getitem__, tokens))
 
   return lambda *instances: encode_record(
     row_features(instances, encode_tokens, *sizes, max_sequences_per_row)
@@ -546,3 +542,16 @@ def _count_rows(
   short = [size for size in full if size * (most + 1) <= max_length * most]
   counts[SHORT_ROWS] += len(short)
   counts[SHORT_ROW_TOKENS] += sum(short)
+
+
+class _TokenVarints(dict):
+  """Cache of token ids encoded by `tf_records.varint`, by token."""
+
+  # Twice as fast as `functools.cache`, once for each token of the text.
+  def __init__(self, tokenizer):
+    super().__init__()
+    self._convert_tokens_to_ids = tokenizer.convert_tokens_to_ids
+
+  def __missing__(self, token):
+    (token_id,) = self._convert_tokens_to_ids([token])
+    return self.setdefault(token, tf_records.varint(token_id))
