@@ -1,5 +1,7 @@
 """Asserts that input is refused."""
 
+import re
+
 import pytest
 
 from bertlib.cli.errors import InputError
@@ -12,3 +14,9 @@ def refusal(action, *arguments, **options):
   message = str(refused.value)
   assert "\n" not in message
   return message
+
+
+def assert_refused(pattern, action, *arguments, **options):
+  """Asserts that an action raises an InputError that has a pattern."""
+  message = refusal(action, *arguments, **options)
+  assert re.search(pattern, message), message

@@ -7,6 +7,7 @@ import threading
 import commands
 import pytest
 import tensorflow as tf
+from refused import assert_refused
 from tensorflow.io import gfile
 
 from bertlib.cli import errors
@@ -14,8 +15,6 @@ from bertlib.cli.errors import InputError
 from bertlib.io import files
 
 pytestmark = pytest.mark.unit
-
-# Errors
 
 
 @pytest.fixture
@@ -134,9 +133,6 @@ def test_other_errors_keep_their_traceback(script, error):
   assert "script.py: error:" not in done.stderr
 
 
-# Full disks
-
-
 @pytest.mark.process
 def test_full_disk_keeps_the_earlier_file(script, tmp_path):
   path = tmp_path / "out"
@@ -163,9 +159,6 @@ def test_only_the_file_on_the_full_disk_is_named(script, tmp_path):
   )
   assert f"{full}: No space left on device" in commands.fail(fails)
   assert not (tmp_path / "fine").exists()
-
-
-# Atomic writing
 
 
 def test_text_is_written_as_utf_8_with_unchanged_line_ends(tmp_path):
@@ -196,9 +189,7 @@ def test_file_is_replaced_when_it_is_complete(tmp_path, path):
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-def test_failure_keeps_the_earlier_file_and_leaves_nothing_else(
-  tmp_path, path, error
-):
+def test_failure_keeps_the_earlier_file_and_nothing_else(tmp_path, path, error):
   with pytest.raises(error), files.atomic_write(path) as file:
     file.write("later")
     raise error
@@ -230,9 +221,6 @@ def test_pipe_is_written_directly(tmp_path):
   assert path.is_fifo()
 
 
-# Control characters
-
-
 @pytest.mark.parametrize(
   ("text", "shown"),
   [
@@ -259,9 +247,6 @@ def test_errors_and_log_lines_are_escaped(script):
   first, last = done.stderr.splitlines()
   assert first.endswith(r"tokens: a\x1b[2Jb\nc")
   assert last.endswith(r"unknown label \x1b[31m\ny")
-
-
-# Outputs and inputs
 
 
 @pytest.fixture
@@ -346,10 +331,8 @@ def test_file_list_may_name_only_files_in_its_own_folder(tmp_path, name):
   (folder / "link.bin").symlink_to(tmp_path / "outside.bin")
   index = str(folder / "index.json")
   for good in ("a.bin", "sub/b.bin"):
-    found = files.file_within(str(folder), good, index)
-    assert found == str(folder / good)
-  with pytest.raises(InputError, match=f"^{index}: "):
-    files.file_within(str(folder), name, index)
+    assert files.file_within(str(folder), good, index) == str(folder / good)
+  assert_refused(f"^{index}: ", files.file_within, str(folder), name, index)
 
 
 def test_folder_of_links_into_a_cache_is_accepted(tmp_path):

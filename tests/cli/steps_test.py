@@ -18,8 +18,7 @@ def use_config(step):
   """Two steps that fail, two that need the first, and one that needs none."""
   config = step("config", os.stat, "gone.json")
   step("data", read_data)
-  model = step("model", str, config)
-  step("weights", str, model)
+  step("weights", str, step("model", str, config))
   step("output", os.getcwd)
   return config
 
@@ -52,8 +51,7 @@ def test_a_dry_run_goes_on_with_what_is_given_instead(capsys, status):
 def test_what_needs_a_failed_step_outside_of_steps_ends_a_dry_run(capsys):
   step = Steps(is_dry_run=True)
   with pytest.raises(InputError, match="failed steps: 1"), step.until_end():
-    config = step("config", os.stat, "gone.json")
-    step.need("found", config)
+    step.need("found", step("config", os.stat, "gone.json"))
     step("output", os.getcwd)
   assert len(capsys.readouterr().out.splitlines()) == 1
 

@@ -19,6 +19,7 @@ with tensorflow_log.stderr_on_failure():
   {last}
 os.write(2, b"after\\n")
 """
+LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 
 def run(last):
@@ -43,8 +44,7 @@ def test_captured_output_is_printed_if_the_block_fails(last, shown):
 
 
 def test_output_larger_than_a_pipe_buffer_is_captured():
-  done = run("os.write(2, b'x' * 10**6); os.abort()")
-  assert done.stderr.count("x") >= 10**6
+  assert run("os.write(2, b'x' * 10**6); os.abort()").stderr.count("x") >= 10**6
 
 
 def test_closed_stderr_is_not_an_error():
@@ -54,13 +54,6 @@ def test_closed_stderr_is_not_an_error():
     script + "  print('done')", stderr=None, preexec_fn=lambda: os.close(2)
   )
   assert (done.returncode, done.stdout) == (0, "done\n")
-
-
-# Commands and programs
-
-
-LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-LOG_LINE = re.compile(r"\d\d:\d\d:\d\d ")
 
 
 def shown(*arguments):
@@ -76,7 +69,7 @@ def shown(*arguments):
   )
   lines = done.stderr.splitlines()
   assert done.returncode == 0, done.stderr
-  return [line for line in lines if not LOG_LINE.match(line)]
+  return [line for line in lines if not re.match(r"\d\d:\d\d:\d\d ", line)]
 
 
 # `run_classifier_test.py` checks the log of a training.
@@ -136,6 +129,5 @@ with run_classifier.Predictor(sys.argv[1]) as predictor:
   [("", False), (f"import os; os.environ[{LEVEL!r}] = '0'", True)],
 )
 def test_programs_show_the_log_only_if_asked(world, before, is_shown):
-  program = PROGRAM.format(before=before)
-  lines = shown("-c", program, f"{world}/trained")
+  lines = shown("-c", PROGRAM.format(before=before), f"{world}/trained")
   assert bool(lines) == is_shown

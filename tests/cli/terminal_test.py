@@ -21,9 +21,7 @@ def test_data_are_escaped_on_a_terminal_only(capsys, monkeypatch, is_terminal):
   assert capsys.readouterr().out == f"a{escape}[2J\tb\n"
 
 
-def test_files_are_completed_after_the_reader_of_a_pipe_ended(
-  tmp_path, monkeypatch
-):
+def test_files_are_completed_when_a_pipe_s_reader_ends(tmp_path, monkeypatch):
   reader, writer = os.pipe()
   os.close(reader)
   with open(writer, "w") as stdout:  # writes at its end too

@@ -171,8 +171,7 @@ def test_pairs_become_queries_and_documents():
     queries[query]: {texts[document] for document in some if some[document]}
     for query, some in relevance.items()
   }
-  expected = {"who?": {"me", "you"}, "what?": {"this"}, "me": {"myself"}}
-  assert found == expected
+  assert found == {"who?": {"me", "you"}, "what?": {"this"}, "me": {"myself"}}
   # The same text, as a query and as a document, has the same id.
   assert {queries.get(id_, text) for id_, text in corpus} == set(texts.values())
   assert queries.keys() & texts.keys()

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from refused import assert_refused
 
-from bertlib.cli.errors import InputError
 from bertlib.data import nearest_neighbors
 
 pytestmark = pytest.mark.unit
@@ -66,7 +66,5 @@ def test_vectors_that_are_not_finite_are_refused(value):
   wrong = vectors.copy()
   wrong[1, 0] = value
   message = "1 of 3 vectors contain NaN or Inf"
-  with pytest.raises(InputError, match=message):
-    nearest_neighbors.TopK(wrong, 1)
-  with pytest.raises(InputError, match=message):
-    nearest_neighbors.TopK(vectors, 1).add(wrong, 0)
+  assert_refused(message, nearest_neighbors.TopK, wrong, 1)
+  assert_refused(message, nearest_neighbors.TopK(vectors, 1).add, wrong, 0)

@@ -72,8 +72,7 @@ def test_pairs_have_two_separators_and_one_segment(pair, length, expected):
 
 
 def test_windows_of_words_are_joined_by_its_special_tokens():
-  sentence = ner.from_text("ab - cd")
-  (window,) = ner.make_windows([sentence], TOKENIZER, 8)
+  (window,) = ner.make_windows([ner.from_text("ab - cd")], TOKENIZER, 8)
   assert window.input_ids == ids("<abcd/")
   assert window.words == [-1, 0, -1, 2, -1, -1]
 

@@ -98,8 +98,7 @@ def test_words_have_a_space_before_them(kind, tokenizer):
 def test_texts_are_joined_as_the_file_says(tokenizer, reference, is_pair):
   pair = ["the cat", "on the mat"][: 1 + is_pair]
   encoded = reference.encode(*pair)
-  ids = map(tokenizer.encode, pair)
-  joined = tokenizer.special_ids.join(*ids)
+  joined = tokenizer.special_ids.join(*map(tokenizer.encode, pair))
   assert joined == (encoded.ids, encoded.type_ids)
 
 
@@ -110,8 +109,7 @@ def test_names_of_special_tokens_are_text(tokenizer, reference):
     "the <s> cat",
     "the<unk>s<unk>cat",
   )
-  words = [["<s>", "</s>"]]
-  assert not {*next(tokenizer.encode_words(words))[0]} & {0, 2}
+  assert not {*next(tokenizer.encode_words([["<s>", "</s>"]]))[0]} & {0, 2}
 
 
 def test_masks_are_found_in_fill_mask_alone(path):

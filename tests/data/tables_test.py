@@ -5,6 +5,7 @@ import json
 
 import pytest
 import refused
+from refused import assert_refused
 
 from bertlib.cli.errors import InputError
 from bertlib.data import tables
@@ -14,6 +15,8 @@ from bertlib.tasks.classification.own_tables import OwnDataProcessor
 pytestmark = pytest.mark.unit
 
 BY_NAME = {"text": "text", "label": "label"}
+FORMS = """1/1.0 1/01 1,0/1 \uff11/1 True/1 Good/good good./good 'good'/good
+  Stra\xdfe/STRASSE a_b/a-b a\u200bb/ab \uff21/A caf\xe9/cafe\u0301"""
 
 
 def table(folder, content, name="data.tsv", optional=(), other=None, **columns):
@@ -263,10 +266,6 @@ def test_a_misspelled_column_is_named_whatever_the_delimiter(tmp_path):
   assert message.endswith("'text;label']. Did you mean 'label'?")
 
 
-FORMS = """1/1.0 1/01 1,0/1 \uff11/1 True/1 Good/good good./good 'good'/good
-  Stra\xdfe/STRASSE a_b/a-b a\u200bb/ab \uff21/A caf\xe9/cafe\u0301"""
-
-
 @pytest.mark.parametrize("labels", FORMS.split())
 def test_labels_in_two_forms_are_reported(caplog, labels):
   first, second = labels.split("/")
@@ -359,8 +358,7 @@ def test_nulls_lists_and_the_index_of_a_parquet_file(tmp_path):
     {"train": str(path)}, "text", None, "label", None, "multi_label"
   )
   processor.id_column = "id"
-  with pytest.raises(InputError, match="row 2: has no text"):
-    processor.read("", "train")
+  assert_refused("row 2: has no text", processor.read, "", "train")
   processor.skip_bad_rows = True
   (example,) = processor.read("", "train")
   assert (example.guid, example.label) == ("9007199254740993", ["x", "y"])

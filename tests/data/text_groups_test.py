@@ -19,6 +19,8 @@ SCORED = Columns(["a", "b"], score="score")
 LABELED_PAIR = Columns(["a", "b"], label="label")
 LABELED = Columns(["text"], label="label")
 TABLE = TableSettings()
+PLAIN_PAIR = Columns(["1", "2"])
+NUMBERED = Columns(["1", "2", "3"])
 
 
 def read(folder, content, columns, name="data.tsv", max_score=1.0, **flags):
@@ -54,8 +56,7 @@ def test_columns_decide_the_kind(columns, kind):
   ],
 )
 def test_columns_that_do_not_go_together_are_refused(columns):
-  message = refusal(text_groups.kind_of, columns)
-  assert message.startswith("--text_columns")
+  assert refusal(text_groups.kind_of, columns).startswith("--text_columns")
 
 
 ROWS = [
@@ -163,10 +164,6 @@ def test_texts_of_a_table_are_in_the_named_column(tmp_path, name, content):
   for columns in ([], ["id", "text"]):
     message = refusal(text_groups.read_texts, str(path), TABLE, columns)
     assert message.startswith(f"{path}: is a table. ")
-
-
-PLAIN_PAIR = Columns(["1", "2"])
-NUMBERED = Columns(["1", "2", "3"])
 
 
 @pytest.mark.parametrize(

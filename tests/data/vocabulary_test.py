@@ -3,6 +3,7 @@
 import pytest
 import reference_data
 import tiny_model
+from refused import assert_refused
 
 import tokenization
 from bertlib.cli.errors import InputError
@@ -15,12 +16,21 @@ pytestmark = pytest.mark.unit
   ("name", "cased"),
   [("uncased", 0), ("chinese", 0), ("cased", 1), ("multi_cased", 1)],
 )
-def test_published_vocabularies_pass_with_their_casing(name, cased, caplog):
+def test_published_vocabularies_are_for_text_in_their_case(name, cased, caplog):
   path = reference_data.vocab(name)
   vocab = tokenization.load_vocab(path)
   vocabulary.check(path, vocab, len(vocab))
-  assert not caplog.messages
   assert vocabulary.is_cased(vocab) == cased
+  vocabulary.load_tokenizer(path, not cased)
+  assert not caplog.messages
+  if cased:
+    message = r"is cased.*--do_lower_case=False"
+    assert_refused(message, vocabulary.load_tokenizer, path, True)
+  else:
+    assert vocabulary.load_tokenizer(path, False).tokenize("Ab") == ["[UNK]"]
+    (line,) = caplog.messages
+    assert line.startswith(f"{path}: is uncased")
+    assert "--do_lower_case=True" in line
 
 
 def write(path, *entries, end="\n"):
@@ -47,8 +57,7 @@ def test_line_ends_and_white_space_do_not_matter(tmp_path):
 def test_words_may_replace_unused_entries(tmp_path, entries, is_same):
   path = write(tmp_path / "vocab.txt", *entries)
   other = write(tmp_path / "other.txt", "[unused0]", "a", "b")
-  different = vocabulary.difference(path, other, ignore_unused=True)
-  assert (not different) == is_same
+  assert (not vocabulary.difference(path, other, ignore_unused=True)) == is_same
 
 
 def test_a_vocabulary_much_smaller_than_the_table_warns(tmp_path, caplog):
@@ -82,25 +91,6 @@ def test_cr_ends_lines_only_in_a_vocabulary_without_lf(tmp_path):
 )
 def test_a_vocabulary_is_cased_if_over_1_percent_of_words_are(entries, cased):
   assert vocabulary.is_cased(entries) == cased
-
-
-@pytest.mark.parametrize("name", ["cased", "multi_cased"])
-def test_a_cased_vocabulary_is_refused_for_lower_cased_text(name):
-  path = reference_data.vocab(name)
-  with pytest.raises(InputError, match=r"is cased.*--do_lower_case=False"):
-    vocabulary.load_tokenizer(path, True)
-  vocabulary.load_tokenizer(path, False)
-
-
-@pytest.mark.parametrize("name", ["uncased", "chinese"])
-def test_an_uncased_vocabulary_for_cased_text_logs_a_warning(name, caplog):
-  path = reference_data.vocab(name)
-  vocabulary.load_tokenizer(path, True)
-  assert caplog.messages == []
-  assert vocabulary.load_tokenizer(path, False).tokenize("Ab") == ["[UNK]"]
-  (line,) = caplog.messages
-  assert line.startswith(f"{path}: is uncased")
-  assert "--do_lower_case=True" in line
 
 
 def test_a_published_checkpoint_is_recognized_by_its_folder(tmp_path):

@@ -40,9 +40,7 @@ def test_a_folder_is_replaced_as_a_whole(folders):
 
 
 @pytest.mark.parametrize("fails_at", [1, 2])
-def test_a_folder_that_cannot_be_replaced_is_kept(
-  tmp_path, monkeypatch, fails_at
-):
+def test_a_folder_that_is_not_replaced_is_kept(tmp_path, monkeypatch, fails_at):
   path = tmp_path / "out"
   path.mkdir()
   write(path, a="old")
@@ -163,8 +161,7 @@ def test_containers_of_one_host_name_keep_their_temporary_files_apart(
   path = tmp_path / "report"
   enter_container(1)
   first = files.temporary_name(str(path))
-  ended = first.replace(f"-{os.getpid()}-", f"-{2**22 + 1}-")
-  for name in (first, ended):
+  for name in (first, first.replace(f"-{os.getpid()}-", f"-{2**22 + 1}-")):
     pathlib.Path(name).write_text("of the first")
   enter_container(2)
   assert files.temporary_name(str(path)) != first

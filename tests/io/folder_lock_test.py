@@ -97,8 +97,7 @@ def test_subprocess_holds_the_lock_of_its_killed_parent(tmp_path):
     child = int(parent.stdout.readline())
     parent.wait()
   try:
-    message = refusal(acquire, folder_lock.lock_folder, folder)
-    assert str(parent.pid) in message
+    assert str(parent.pid) in refusal(acquire, folder_lock.lock_folder, folder)
   finally:
     os.kill(child, signal.SIGKILL)
   commands.wait_until(lambda: not folder_lock.is_locked(folder))
@@ -194,8 +193,7 @@ def test_temporary_files_of_dead_processes_are_removed(tmp_path):
   for path in [*strays, *alive]:
     path.touch()
   os.utime(strays[1], (0, 0))
-  folder = temporary(tmp_path / "export", dead.pid)
-  (folder / "variables").mkdir(parents=True)
+  (temporary(tmp_path / "export", dead.pid) / "variables").mkdir(parents=True)
   acquire(folder_lock.lock_folder, str(tmp_path))
   assert sorted(tmp_path.iterdir()) == sorted(alive)
 
@@ -236,9 +234,6 @@ def test_a_link_with_a_temporary_name_and_its_target_are_kept(tmp_path):
   assert link.is_symlink() and target.is_dir()
 
 
-# Signals
-
-
 _LISTENER = """
 import os, signal
 from bertlib.cli import app, terminal
@@ -263,9 +258,7 @@ def listen(folder, act):
 @pytest.mark.parametrize(
   ("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)]
 )
-def test_stopped_command_prints_one_line_and_leaves_no_files(
-  tmp_path, name, status
-):
+def test_stopped_commands_leave_one_line_and_no_file(tmp_path, name, status):
   done = listen(tmp_path, f"os.kill(os.getpid(), signal.{name})")
   assert done.returncode == status, done.stderr
   (line,) = done.stderr.splitlines()

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from refused import refusal
+from refused import assert_refused, refusal
 
 from bertlib.cli.errors import InputError
 from bertlib.io import json_files
@@ -13,27 +13,22 @@ from bertlib.io import json_files
 pytestmark = pytest.mark.unit
 
 
-@pytest.fixture
-def write(tmp_path):
-  def write(content):
-    path = tmp_path / "x.json"
-    path.write_bytes(content)
-    return str(path)
-
-  return write
+def write(folder, content):
+  (folder / "x.json").write_bytes(content)
+  return str(folder / "x.json")
 
 
 @pytest.mark.parametrize(
   "content",
   [b"", b'{"a": ', b"\xff", b'{"a": "\xe9"}', b"{} {}", b"[" * 10**5],
 )
-def test_corrupt_file_is_named(write, content):
-  path = write(content)
+def test_corrupt_file_is_named(tmp_path, content):
+  path = write(tmp_path, content)
   assert refusal(json_files.read, path).startswith(path)
 
 
-def test_a_byte_order_mark_is_skipped(write):
-  path = write(b'\xef\xbb\xbf{"a": "\xc3\xa9"}\r\n')
+def test_a_byte_order_mark_is_skipped(tmp_path):
+  path = write(tmp_path, b'\xef\xbb\xbf{"a": "\xc3\xa9"}\r\n')
   assert json_files.read(path) == {"a": "\xe9"}
 
 
@@ -50,8 +45,8 @@ def test_a_byte_order_mark_is_skipped(write):
     (None, None),
   ],
 )
-def test_schema_mismatch_is_described(write, schema, problem):
-  path = write(b'{"n": 1, "l": [1, "a"], "o": {"p": null}}')
+def test_schema_mismatch_is_described(tmp_path, schema, problem):
+  path = write(tmp_path, b'{"n": 1, "l": [1, "a"], "o": {"p": null}}')
   if problem is None:
     assert json_files.read(path, schema)["n"] == 1
     return
@@ -67,8 +62,7 @@ def test_lines_are_numbered_and_blank_lines_skipped():
 def test_line_that_does_not_match_the_schema_is_named():
   values = json_files.parse_lines(["{}", "3", "{"], "x", dict, "Remove it")
   assert next(values) == (1, {})
-  with pytest.raises(InputError, match=r"^x, line 2: .*an object\. Remove it"):
-    next(values)
+  assert_refused(r"^x, line 2: .*an object\. Remove it", next, values)
   with pytest.raises(InputError, match=r"^x, line 1: is not JSON.*Remove it"):
     list(json_files.parse_lines(["{"], "x", dict, "Remove it"))
 

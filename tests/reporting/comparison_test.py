@@ -8,11 +8,12 @@ import pytest
 import run_folders
 from html_pages import Page
 
-from bertlib.cli.errors import InputError
 from bertlib.reporting import comparison
 from bertlib.reporting.comparison import TEST
 
 pytestmark = pytest.mark.unit
+INTERVAL = r"[-+]\d[.]\d+ to [+]\d[.]\d+"
+LABELS = [*"ab"] * 10
 
 
 @pytest.fixture(autouse=True)
@@ -25,9 +26,6 @@ def runs_of(**by_name):
   for name, changed in by_name.items():
     run_folders.write_run(pathlib.Path(name), **changed)
   return run_folders.read(*by_name)
-
-
-INTERVAL = r"[-+]\d[.]\d+ to [+]\d[.]\d+"
 
 
 def predictions(gold, predicted):
@@ -55,9 +53,6 @@ def difference_rows(runs):
     (row["run"], row["metric"]): tuple(row[name] for name in shown)
     for row in comparison.difference_rows(runs)
   }
-
-
-# Reading
 
 
 def test_a_finished_run_is_read():
@@ -106,20 +101,6 @@ def test_seeds_of_which_none_has_begun_are_runs_without_metrics():
 
 
 @pytest.mark.parametrize(
-  ("paths", "message"),
-  [
-    (["a", "./a"], "a: is given twice"),
-    (["gone"], "gone: no such folder"),
-    (["."], "[.]: is not the folder of a run"),
-  ],
-)
-def test_other_folders_are_refused(paths, message):
-  runs_of(a={})
-  with pytest.raises(InputError, match=message):
-    run_folders.read(*paths)
-
-
-@pytest.mark.parametrize(
   ("script", "metrics", "primary"),
   [
     ("run_classifier.py", ["loss", "f1", "accuracy"], "accuracy"),
@@ -136,9 +117,6 @@ def test_receipts_that_name_no_metric_have_that_of_the_script(
   assert next(iter(run.metrics)) == primary
 
 
-# Metrics
-
-
 def test_best_values_are_highest_or_of_a_loss_lowest():
   runs = runs_of(
     # Counts and thresholds are neither good nor bad.
@@ -146,11 +124,7 @@ def test_best_values_are_highest_or_of_a_loss_lowest():
     b=evaluated(accuracy=0.7, loss=0.4, f1=0.2, total=4, best_f1_thresh=-2.0),
     c=evaluated(accuracy=0.7, loss=math.nan, entities_PER=5),
   )
-  best = comparison.best_runs(runs)
-  assert best == {"accuracy": {"b", "c"}, "loss": {"a"}}
-
-
-LABELS = [*"ab"] * 10
+  assert comparison.best_runs(runs) == {"accuracy": {"b", "c"}, "loss": {"a"}}
 
 
 @pytest.mark.parametrize(
@@ -203,8 +177,6 @@ def test_the_table_begins_with_primary_metrics():
   assert [list(row) for row in rows] == [["run", "accuracy"]] * 3
   assert [*rows[2].values()] == ["c", "-"]
 
-
-# Predictions
 
 LISTS = [["a"], ["a", "b"], []] * 10
 NUMBERS = [n / 4 for n in range(20)]
@@ -283,9 +255,6 @@ def test_predictions_of_two_runs_have_tests_and_intervals(
     else:
       assert difference == "+0.0000"
       assert re.fullmatch(expected[metric], interval)
-
-
-# The page
 
 
 def test_the_page_has_tables_and_warnings():

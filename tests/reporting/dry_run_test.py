@@ -6,6 +6,7 @@ import re
 import commands
 import pytest
 import wrong_input_world
+from refused import assert_refused
 
 import create_pretraining_data
 import extract_features
@@ -110,9 +111,6 @@ def test_only_dependents_of_a_failed_step_are_skipped(dry_run):
   assert expected.items() <= statuses.items()
 
 
-# What is estimated
-
-
 def test_labels_that_are_missing_are_a_warning(caplog):
   sets = {"the dev set": ["y"] * 26 + ["n"]}
   example_checks.check_labels(["n", "y", "z"], sets)
@@ -120,8 +118,7 @@ def test_labels_that_are_missing_are_a_warning(caplog):
 
 
 def test_truncated_examples_are_a_warning(caplog):
-  lengths = [(2,), (2, 99)]
-  examples = [example_checks.Encoded([2, 3], *size) for size in lengths]
+  examples = [example_checks.Encoded([2, 3], *size) for size in [(2,), (2, 99)]]
   found = example_checks.check_encoded(examples, 9, 200, None)
   assert found == example_checks.LengthSummary(200, 2.0)
   assert "50.0% are truncated, by 99 tokens on average" in caplog.text
@@ -141,7 +138,7 @@ def test_words_of_many_pieces_are_a_warning(num_pieces, caplog):
 
 
 @pytest.mark.parametrize("do_lower_case", [False, True])
-def test_texts_with_other_ids_in_composed_form_are_a_warning(
+def test_texts_with_other_ids_when_composed_are_a_warning(
   do_lower_case, caplog
 ):
   vocab = ["[UNK]", "[CLS]", "[SEP]", "caf\u00e9", "cafe"]
@@ -157,8 +154,7 @@ def test_texts_with_other_ids_in_composed_form_are_a_warning(
 
 @pytest.mark.parametrize("count", [0, 2000, 2001, 9000])
 def test_sample_has_at_most_the_requested_size(count):
-  found = example_checks.sample(range(count))
-  assert min(count, 1000) <= len(found) <= 2000
+  assert min(count, 1000) <= len(example_checks.sample(range(count))) <= 2000
 
 
 @pytest.mark.parametrize(
@@ -173,8 +169,7 @@ def test_ids_out_of_range_are_refused(bad, expected):
 def test_too_little_disk_space_is_refused(monkeypatch):
   usage = collections.namedtuple("usage", "total used free")
   monkeypatch.setattr(files.shutil, "disk_usage", lambda _: usage(9, 4, 5))
-  with pytest.raises(InputError, match="--keep_checkpoint_max"):
-    files.check_disk("out", 6)
+  assert_refused("--keep_checkpoint_max", files.check_disk, "out", 6)
 
 
 @pytest.mark.parametrize(
@@ -192,8 +187,6 @@ def test_checkpoint_bytes_count_checkpoints(flags, num_steps, expected):
   found = training_checks.checkpoint_bytes(settings, 100, num_steps)
   assert found == expected * 100
 
-
-# Memory and time
 
 CONFIG = modeling.BertConfig(30522)
 TASK = Task(

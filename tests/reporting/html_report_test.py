@@ -46,9 +46,6 @@ def pictures(page):
   return [base64.b64decode(data).decode() for data in found]
 
 
-# The page
-
-
 def test_page_loads_nothing(tmp_path):
   page = written(tmp_path, "A run", sections())
   links = [
@@ -68,9 +65,6 @@ def test_page_of_20000_steps_is_smaller_than_a_megabyte(tmp_path):
   assert len(written(tmp_path, "", [Section("", "".join(curves))])) < 1e6
 
 
-# Text
-
-
 @hypothesis.given(TEXTS)
 @hypothesis.example("\\u200b \u200b \0 \r\n \u202e \ud800 \u2028 \u2066 \x85")
 def test_characters_that_reorder_or_break_text_are_escaped(text):
@@ -87,8 +81,7 @@ def test_characters_that_reorder_or_break_text_are_escaped(text):
   "text", ["</title></style><script>alert(1)</script> & \"'", "$x \0\n\ud800"]
 )
 def test_any_text_is_escaped_everywhere(tmp_path, text):
-  top = html_report.note(text)
-  page = Page(written(tmp_path, text, sections(text), top))
+  page = Page(written(tmp_path, text, sections(text), html_report.note(text)))
   (shown,) = Page(f"<p>{html_report.escape(text)}</p>").texts("p")
   assert page.texts("title", "h1", "b") == [shown] * 3
   assert page.texts("h2")[1:] + page.texts("td")[:1] == [shown] * 3
@@ -106,9 +99,6 @@ def test_any_text_is_escaped_everywhere(tmp_path, text):
 )
 def test_characters_of_ordinary_text_stay(text):
   assert html_report.escape(text) == text
-
-
-# Tables
 
 
 def test_table_has_a_column_per_key_and_numbers_on_the_right():
@@ -140,9 +130,6 @@ def test_table_has_a_column_per_key_and_numbers_on_the_right():
 )
 def test_numbers_have_about_four_digits(value, text):
   assert html_report.format_value(value) == text
-
-
-# Pictures
 
 
 def test_lines_are_named_with_their_last_values():

@@ -12,10 +12,10 @@ import sys
 import commands
 import pytest
 import run_folders
+from refused import assert_refused
 
 from bertlib.cli import command_line, option
 from bertlib.cli.absl import flags
-from bertlib.cli.errors import InputError
 from bertlib.io import receipt_file
 from bertlib.reporting import receipts
 from bertlib.tasks.classification.settings import ClassifierSettings
@@ -42,8 +42,7 @@ def begin(files=(), command_line=(), **flags):
 @pytest.fixture
 def start(tmp_path):
   def start(command_line=(), do_train=True):
-    folder = str(tmp_path)
-    return begin((), command_line, output_dir=folder, do_train=do_train)
+    return begin((), command_line, output_dir=str(tmp_path), do_train=do_train)
 
   return start
 
@@ -85,13 +84,9 @@ def test_files_have_the_first_use_that_is_named(tmp_path, monkeypatch):
 def test_a_malformed_receipt_is_refused(start, tmp_path, text, do_train):
   (tmp_path / "run.json").write_text(text)
   (tmp_path / "run.flags").write_text("--seed=1")
-  with pytest.raises(InputError, match=r"run\.json: .* Move it away, or"):
-    start(do_train=do_train)
+  assert_refused(r"run\.json: .* Move it away, or", start, do_train=do_train)
   assert (tmp_path / "run.json").read_text() == text
   assert (tmp_path / "run.flags").read_text() == "--seed=1"
-
-
-# Numbers that JSON does not have
 
 
 def test_a_receipt_is_strict_json(start, tmp_path):
@@ -107,9 +102,6 @@ def test_only_regular_files_are_read(tmp_path, kind):
   make = {"pipe": os.mkfifo, "folder": os.mkdir}
   make.get(kind, lambda path: path.symlink_to("/dev/zero"))(path)
   assert receipts.fingerprint(str(path))["hashed"] == "nothing"
-
-
-# Entries of a folder
 
 
 def entries(folder):
@@ -180,9 +172,6 @@ def test_runs_of_earlier_versions_become_entries(start, tmp_path):
   assert entries(tmp_path)["training"] == old
 
 
-# run.flags
-
-
 def write_flags(settings, folder, *given):
   """The flags of a training in `run.flags`, read by absl."""
   made = parse(settings, *given, f"--output_dir={folder}", "--do_train")
@@ -226,8 +215,7 @@ def test_flags_of_a_training_are_those_given(tmp_path, given):
 
 
 def test_a_flag_that_is_given_twice_is_repeated(tmp_path):
-  names = option.texts([], "Names.", section="data")
-  fields = [("rename", list[str], names)]
+  fields = [("rename", list[str], option.texts([], "Names.", section="data"))]
   settings = dataclasses.make_dataclass(
     "Settings", fields, bases=(ClassifierSettings,), frozen=True
   )
@@ -251,9 +239,6 @@ def test_the_file_says_where_and_how_to_use_it(start, tmp_path):
     f"# python run_classifier.py --flagfile={tmp_path}/run.flags"
     " --output_dir=NEW"
   )
-
-
-# Resuming with other data
 
 
 @pytest.fixture
@@ -312,12 +297,9 @@ def test_an_evaluation_resumes_nothing(resume):
   assert not resume({"train.tsv": "1"}, {"train.tsv": "2"}, do_train=False)
 
 
-def test_the_receipt_of_a_training_of_version_0_23_is_compared(
-  tmp_path, caplog
-):
+def test_a_receipt_of_a_training_of_version_0_23_is_compared(tmp_path, caplog):
   tests = os.path.join(commands.ROOT, "tests")
-  old = f"{tests}/io/receipts/0.23.0/run-1.json"
-  shutil.copy(old, tmp_path / "run.json")
+  shutil.copy(f"{tests}/io/receipts/0.23.0/run-1.json", tmp_path / "run.json")
   save(tmp_path / "checkpoint")
   train_file = tmp_path / "train.tsv"
   train_file.write_text("other")
@@ -326,9 +308,6 @@ def test_the_receipt_of_a_training_of_version_0_23_is_compared(
   (data, arithmetic) = caplog.messages
   assert "resumes a training on other data" in data
   assert "was trained with seed 3, now 12345" in arithmetic
-
-
-# Resuming with other numbers
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,7 @@ def evaluate(relevance, rankings):
 def test_metrics_of_a_query_equal_trec_eval(query):
   judgments = {query: GOLDEN["judgments"][query]}
   expected = GOLDEN["metrics"][query]
-  actual = evaluate(judgments, RANKINGS)
-  assert actual == pytest.approx(expected, abs=1e-12)
+  assert evaluate(judgments, RANKINGS) == pytest.approx(expected, abs=1e-12)
 
 
 def test_metrics_are_means_over_queries_with_relevant_documents():

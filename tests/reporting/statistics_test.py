@@ -18,11 +18,8 @@ pytestmark = pytest.mark.unit
     (1, 29, (0.0061, 0.1718)),
   ],
 )
-def test_fractions_have_the_intervals_of_newcombe_1998(
-  num_correct, num_examples, ends
-):
-  is_correct = np.arange(num_examples) < num_correct
-  found = statistics.fraction_interval(is_correct)
+def test_intervals_are_those_of_newcombe_1998(num_correct, num_examples, ends):
+  found = statistics.fraction_interval(np.arange(num_examples) < num_correct)
   assert found[:2] == pytest.approx(ends, abs=5e-5)
 
 
@@ -73,9 +70,6 @@ def test_large_data_sets_have_fewer_resamples_or_none(width, num_resamples):
   assert values == [50_000] * num_resamples
 
 
-# McNemar's test
-
-
 @pytest.mark.parametrize(
   ("first_only", "other_only"), [(0, 0), (1, 0), (3, 9), (9, 3), (20, 20)]
 )
@@ -105,8 +99,6 @@ def test_p_value_is_that_of_a_fair_coin(first_only, other_only):
     ([], [], [], None),
   ],
 )
-def test_labels_are_correct_or_wrong_and_numbers_are_neither(
-  gold, first, other, counts
-):
+def test_labels_are_right_or_wrong_numbers_neither(gold, first, other, counts):
   test = statistics.compare_answers(gold, first, other)
   assert (test and test[:2]) == counts

@@ -13,17 +13,15 @@ from bertlib.task import task_record
 
 pytestmark = pytest.mark.unit
 
-SCRIPTS = (
-  run_classifier,
-  run_embeddings,
-  run_ner,
-  run_pretraining,
-  run_reranker,
-  run_squad,
+
+@pytest.mark.parametrize(
+  "script",
+  [
+    *(run_classifier, run_embeddings, run_ner),
+    *(run_pretraining, run_reranker, run_squad),
+  ],
+  ids=lambda script: script.__name__,
 )
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
 def test_the_record_of_a_script_is_found_by_its_name(script):
   record = task_record.find(script.__name__)
   assert record.script == script.__name__

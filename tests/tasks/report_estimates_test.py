@@ -55,8 +55,7 @@ def test_several_labels_have_intervals(draw):
 def test_regression_has_intervals_of_correlations(draw):
   gold = draw.random(NUM_EXAMPLES)
   logits = (gold + 0.1 * draw.normal(size=NUM_EXAMPLES))[:, np.newaxis]
-  problem = Problem("regression", [])
-  classified(problem, gold, logits, ("pearson", "spearman"))
+  classified(Problem("regression", []), gold, logits, ("pearson", "spearman"))
 
 
 def test_a_tagger_has_intervals_over_sentences(draw):
@@ -111,8 +110,7 @@ def test_labeled_pairs_have_an_interval(draw):
 def test_labeled_texts_have_intervals(draw):
   labels = ["x"] * 30 + ["y"] * 29 + ["only one"]
   examples = [Example([f"a{i}"], label=label) for i, label in enumerate(labels)]
-  names = ("map", "neighbor_accuracy")
-  embedded(draw, "labeled_texts", examples, names)
+  embedded(draw, "labeled_texts", examples, ("map", "neighbor_accuracy"))
 
 
 def test_a_search_has_intervals_over_queries(draw):

@@ -46,9 +46,7 @@ def decoded(tokenizer, examples, windows, logits):
 
 
 @pytest.mark.parametrize("answer", ["don't play", "naïve cafés", "ran", "cat"])
-def test_answers_are_found_and_given_back_as_they_are_in_the_paragraph(
-  tokenizer, answer
-):
+def test_answers_are_given_back_as_the_paragraph_has_them(tokenizer, answer):
   at = squad_files.Answer(answer, CONTEXT.index(answer))
   examples, windows = windows_of(tokenizer, CONTEXT, at)
   logits = np.zeros([2, len(windows.length), 50])

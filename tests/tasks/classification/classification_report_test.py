@@ -20,6 +20,7 @@ NUMBERS = Problem("regression")
 NAMES = Problem("classification", ["no", "yes"])
 TOPICS = Problem("multi_label", ["art", "law", "war"])
 ENDINGS = Problem("multiple_choice", ["A", "B"])
+SEVERAL = [0.75, 0.5, 0.4375]
 
 
 def test_metrics_equal_hand_counts():
@@ -48,8 +49,7 @@ def test_thousands_of_labels_have_no_confusion_matrix(number, has_matrix):
 @pytest.mark.filterwarnings("error")
 def test_f1_without_label_1_is_0():
   gold, logits = np.zeros(2, int), np.eye(2)[[0, 0]]
-  scores = report.evaluate(["f1"], gold, logits, NAMES)
-  assert scores["f1"] == 0
+  assert report.evaluate(["f1"], gold, logits, NAMES)["f1"] == 0
 
 
 def test_one_example_has_no_correlation():
@@ -74,9 +74,6 @@ def test_multi_label_metrics_equal_hand_counts():
 def test_regression_predicts_a_value():
   predicted = decoding.prediction(NUMBERS, np.float32([2.5]))
   assert predicted == (2.5, {}) and type(predicted.label) is float
-
-
-SEVERAL = [0.75, 0.5, 0.4375]
 
 
 @pytest.mark.parametrize(
@@ -213,14 +210,12 @@ TITLES = {"regression": CLASSES[2:], "multi_label": CLASSES[1:]}
 @pytest.mark.parametrize("kind", REPORTED)
 def test_report_of_each_kind_lists_the_worst_errors_first(kind):
   found = report.sections(*REPORTED[kind])
-  titles = [section.title for section in found]
-  assert titles == TITLES.get(kind, CLASSES)
+  assert [section.title for section in found] == TITLES.get(kind, CLASSES)
   page = found[-1].content
   indexes = [page.index(f">{guid}<") for guid in ("first", "second", "third")]
   assert indexes == sorted(indexes)
   assert ">right<" not in page
-  text = "first ends" if kind == "multiple_choice" else "&lt;and&gt;"
-  assert text in page
+  assert ("first ends" if kind == "multiple_choice" else "&lt;and&gt;") in page
 
 
 def test_report_lists_confused_labels():

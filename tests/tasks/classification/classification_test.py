@@ -22,6 +22,11 @@ pytestmark = pytest.mark.unit
 
 PROCESSORS = classification.PROCESSORS
 SPLITS = ("train", "dev", "test")
+SWAG_ENDINGS = [f"ending{n}" for n in range(4)]
+SWAG_COLUMNS = ["", "video-id", "sent1", "sent2", *SWAG_ENDINGS, "label"]
+CSV_TEXT = st.text('a,"\n\t é中\x85\u2028', min_size=1)
+CSV_ROW = st.tuples(CSV_TEXT, CSV_TEXT).filter(lambda row: row[1].strip())
+NUMBERS = {"text_a": "1", "label": "2"}
 
 
 def read(processor, folder, split):
@@ -236,10 +241,6 @@ def test_a_subclass_can_override_create_examples(tmp_path):
   assert examples == [("dev", 3, "3", ["1", "2"])]
 
 
-SWAG_ENDINGS = [f"ending{n}" for n in range(4)]
-SWAG_COLUMNS = ["", "video-id", "sent1", "sent2", *SWAG_ENDINGS, "label"]
-
-
 def write_swag(path, columns=SWAG_COLUMNS, label="2"):
   """Writes a file with one question and the columns in this order."""
   row = dict.fromkeys(SWAG_COLUMNS, "7")
@@ -368,8 +369,7 @@ def own(folder, content, split="train", name="data.tsv", **columns):
   skip_bad_rows = columns.pop("skip_bad_rows", False)
   processor = OwnDataProcessor({split: name}, **columns)
   processor.skip_bad_rows = skip_bad_rows
-  examples = read(processor, folder, split)
-  return [(e.text_a, e.text_b, e.label) for e in examples]
+  return [(e.text_a, e.text_b, e.label) for e in read(processor, folder, split)]
 
 
 PAIRS = [("one", "two", "x"), ("three", "", "y")]
@@ -401,10 +401,6 @@ def test_tsv_is_read_by_names_or_numbers_of_columns(
   tmp_path, name, content, columns, expected
 ):
   assert own(tmp_path, content, name=name, **columns) == expected
-
-
-CSV_TEXT = st.text('a,"\n\t é中\x85\u2028', min_size=1)
-CSV_ROW = st.tuples(CSV_TEXT, CSV_TEXT).filter(lambda row: row[1].strip())
 
 
 @settings(max_examples=50)
@@ -571,9 +567,6 @@ def test_a_bad_row_is_refused_by_its_number_or_skipped(
   assert first in record.getMessage()
 
 
-NUMBERS = {"text_a": "1", "label": "2"}
-
-
 @pytest.mark.parametrize("skip_bad_rows", [False, True])
 @pytest.mark.parametrize(
   ("name", "content", "columns", "where"),
@@ -600,9 +593,8 @@ def test_a_file_that_cannot_be_read_is_refused(
 
 def read_table_texts(path, text_a, text_b, id_column, processor):
   """Texts of a table without labels, read with the options of a processor."""
-  table = OwnDataProcessor(
-    {"text": path}, text_a, text_b, None, id_column=id_column
-  )
+  values = {"text": path}
+  table = OwnDataProcessor(values, text_a, text_b, None, id_column=id_column)
   table.skip_bad_rows = processor.skip_bad_rows
   return table.read("", "text")
 

@@ -133,8 +133,7 @@ def test_the_order_of_labels_is_that_of_the_model(known, labels, tmp_path):
   content = "text\tlabel\na\tx\nb\ty\n"
   flags = {"init_checkpoint": str(model), "do_train": True}
   settings = settings_of(tmp_path, content, **flags)
-  made = classifier_inputs.make_processor(settings.completed())
-  assert made.labels == labels
+  assert classifier_inputs.make_processor(settings.completed()).labels == labels
 
 
 def test_a_dry_run_counts_labels_that_are_integers(caplog):

@@ -8,6 +8,7 @@ from bertlib.tasks.classification import own_tables
 from bertlib.tasks.classification.own_tables import split_labels
 
 pytestmark = pytest.mark.unit
+NAMES = ["late", "rude", "dear"]
 
 
 @pytest.mark.parametrize(
@@ -76,9 +77,6 @@ def test_brackets_that_are_part_of_labels_stay(text, labels):
   assert split_labels(text, ",") == labels
 
 
-NAMES = ["late", "rude", "dear"]
-
-
 @pytest.mark.parametrize(
   "text",
   [
@@ -109,9 +107,8 @@ def test_labels_named_0_and_1_are_no_vector():
 def read(folder, content, labels=None, kind="multi_label", name="train.csv"):
   (folder / name).write_text(content)
   columns = "text", None, "label"
-  processor = own_tables.OwnDataProcessor(
-    {"train": name}, *columns, labels, kind
-  )
+  values = {"train": name}
+  processor = own_tables.OwnDataProcessor(values, *columns, labels, kind)
   if not labels:
     processor.read_labels(str(folder))
   examples = processor.get_train_examples(str(folder))

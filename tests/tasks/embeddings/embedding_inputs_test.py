@@ -35,8 +35,7 @@ def read_pairs(tmp_path, *rows):
   path = tmp_path / "pairs.tsv"
   path.write_text("\n".join(["x\ty", *rows]))
   flags = {"do_eval": True, "dev_file": str(path), "text_columns": ["x", "y"]}
-  settings = option.make(EmbeddingSettings, **flags)
-  return embedding_inputs.read_data(settings).dev
+  return embedding_inputs.read_data(option.make(EmbeddingSettings, **flags)).dev
 
 
 def test_a_pair_of_equal_texts_only_adds_to_the_corpus(tmp_path):

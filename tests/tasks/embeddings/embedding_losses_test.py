@@ -87,8 +87,7 @@ def triplet(vectors, features, normalized=True):
 
 
 def cosine(vectors, features):
-  pairs = unit(vectors)
-  cosines = np.array([first @ second for first, second in pairs])
+  cosines = np.array([first @ second for first, second in unit(vectors)])
   return np.mean((cosines - features["scores"]) ** 2)
 
 
@@ -297,8 +296,7 @@ def test_only_means_over_examples_see_one_micro_batch_at_a_time(name):
 
     parts = slice(6), slice(3), slice(3, 6)
     whole, *parts = session.run([loss_of(rows) for rows in parts])
-  is_mean = whole == pytest.approx(np.mean(parts), rel=1e-5)
-  assert is_mean != sees_whole_batch
+  assert (whole == pytest.approx(np.mean(parts), rel=1e-5)) != sees_whole_batch
   needs_memory = embedding_losses.num_bytes(LossOptions(name), 10**6, 3) > 0
   assert needs_memory == sees_whole_batch
 

@@ -141,8 +141,7 @@ def test_texts_are_written_in_order(tmp_path, tokenizer, caplog):
   ]
   rows = [model_inputs.encode_pair(tokenizer, text, None, 6) for text in texts]
   for name in model_inputs.TOKEN_FEATURES:
-    expected = [getattr(row, name) for row in rows]
-    assert batch[name].numpy().tolist() == expected
+    assert batch[name].numpy().tolist() == [getattr(row, name) for row in rows]
 
 
 def test_the_last_text_fills_the_last_batch(tmp_path, tokenizer):

@@ -59,8 +59,7 @@ def search():
     "r": ["0", "4", "3", "2"],
     "s": ["5", "6", "7"],
   }
-  retrieval = beir.Retrieval(queries, corpus, relevance)
-  return retrieval, rankings
+  return beir.Retrieval(queries, corpus, relevance), rankings
 
 
 def report_of(retrieval, rankings):
@@ -79,9 +78,8 @@ def test_queries_whose_answer_is_ranked_low_are_listed(search):
 def test_a_right_document_may_be_missing_in_the_corpus(search):
   retrieval, rankings = search
   retrieval.relevance["s"] = {"d99": 1}
-  assert rows_of(report_of(retrieval, rankings))[1][0] == [
-    *("over 3", "query s", "text 5", "d99 (not in the corpus)")
-  ]
+  expected = [*("over 3", "query s", "text 5", "d99 (not in the corpus)")]
+  assert rows_of(report_of(retrieval, rankings))[1][0] == expected
 
 
 def test_texts_whose_neighbor_has_another_label_are_listed():

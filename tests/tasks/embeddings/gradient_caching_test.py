@@ -29,6 +29,7 @@ LOSSES = {
   "cosent": LossOptions("cosent"),
   "supervised_contrastive": LossOptions("supervised_contrastive"),
 }
+FAST = FastCompute(unpad=True, jit_compile=True, recompute=True)
 
 
 def make_batch(name):
@@ -95,8 +96,7 @@ def draw_weights(session):
 
 def run(found):
   """Loss and dense gradients by name."""
-  config = tf.ConfigProto(device_count={"CPU": 2})
-  with tf.Session(config=config) as session:
+  with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
     draw_weights(session)
     dense = {
       optimization.name_of(variable): tf.convert_to_tensor(gradient)
@@ -155,9 +155,6 @@ def whole():
   return {name: plain_gradients(name, seeded(encoder())) for name in LOSSES}
 
 
-FAST = FastCompute(unpad=True, jit_compile=True, recompute=True)
-
-
 @pytest.mark.train
 @pytest.mark.parametrize(
   ("name", "num_micro_batches", "compute"),
@@ -187,9 +184,8 @@ def test_both_passes_of_a_micro_batch_drop_the_same_elements(compute):
 
 
 def test_frozen_weights_have_no_gradient(whole):
-  _, found, _ = cached_gradients(
-    "infonce", seeded(encoder()), 2, frozen=Frozen(embeddings=True)
-  )
+  frozen = Frozen(embeddings=True)
+  _, found, _ = cached_gradients("infonce", seeded(encoder()), 2, frozen=frozen)
   trained = {
     name: gradient
     for name, gradient in whole["infonce"][1].items()

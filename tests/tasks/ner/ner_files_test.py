@@ -7,6 +7,7 @@ import pytest
 import reference_data
 from hypothesis import given
 from hypothesis import strategies as st
+from refused import assert_refused
 
 from bertlib.cli.errors import InputError
 from bertlib.tasks.ner import ner, ner_decoding, ner_files
@@ -90,8 +91,7 @@ def test_what_is_not_words_with_tags_is_refused(tmp_path, text, columns, fault):
 def test_no_file_or_another_format_is_refused(tmp_path, name, content, fault):
   if content:
     write(tmp_path, content, name)
-  with pytest.raises(InputError, match=fault):
-    ner_files.read_sentences(str(tmp_path / name), TO_TAG)
+  assert_refused(fault, ner_files.read_sentences, str(tmp_path / name), TO_TAG)
 
 
 def test_json_lines_with_tokens(tmp_path):
@@ -123,9 +123,7 @@ def test_json_lines_with_text_and_entities(tmp_path):
     ("ncbi-disease/train.tsv", 5432, 5145),
   ],
 )
-def test_published_data_sets_are_read_completely(
-  name, num_sentences, num_entities
-):
+def test_published_data_sets_are_read_whole(name, num_sentences, num_entities):
   path = str(reference_data.data(f"ner/{name}"))
   sentences = ner_files.read_sentences(path, Columns())
   assert len(sentences) == num_sentences

@@ -1,20 +1,18 @@
 """Tests of the inputs of run_ner.py."""
 
 import pytest
+from refused import assert_refused
 
 from bertlib.cli import option
-from bertlib.cli.errors import InputError
 from bertlib.tasks.ner import ner, ner_files, ner_inputs
 from bertlib.tasks.ner.settings import NerSettings
 
 pytestmark = pytest.mark.unit
+ESCAPES = {r"\t": "\t", r"\x02": "\x02", r"\\": "\\"}
 
 
 def columns(**flags):
   return ner_files.columns_of(option.make(NerSettings, **flags))
-
-
-ESCAPES = {r"\t": "\t", r"\x02": "\x02", r"\\": "\\"}
 
 
 @pytest.mark.parametrize("text", [*ESCAPES, "|", "·", "｜", "、 ", None])
@@ -24,8 +22,7 @@ def test_a_delimiter_may_be_any_characters_and_escapes(text):
 
 @pytest.mark.parametrize("text", ["\\", r"\x0"])
 def test_an_incomplete_escape_sequence_is_refused(text):
-  with pytest.raises(InputError, match="--delimiter="):
-    columns(delimiter=text)
+  assert_refused("--delimiter=", columns, delimiter=text)
 
 
 def tagged(*rows):
@@ -47,13 +44,11 @@ def test_tags_are_repaired_and_counted(caplog, rows, message):
   settings = option.make(NerSettings, train_file="f.conll")
   sentences = tagged(*rows)
   with caplog.at_level("INFO", "absl"):
-    labels = ["O", "B-X", "I-X"]
-    arguments = settings, "train_file", sentences, "BIO", labels
+    arguments = settings, "train_file", sentences, "BIO", ["O", "B-X", "I-X"]
     repaired = ner_inputs.normalize_tags(*arguments)
   assert all(tags[0] == "B-X" for _, tags, *_ in repaired)
-  assert [m.partition(":")[0] for m in caplog.messages] == (
-    [message.partition(":")[0]] if message else []
-  )
+  found = [m.partition(":")[0] for m in caplog.messages]
+  assert found == ([message.partition(":")[0]] if message else [])
   assert message is None or message in caplog.text
 
 

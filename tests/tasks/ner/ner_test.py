@@ -89,8 +89,7 @@ def test_every_word_is_predicted_once(tokenizer, words, max_seq_length):
 
 def test_a_word_of_a_long_sentence_is_predicted_with_context(tokenizer):
   sentence = ner.from_text(" ".join(["b"] * 10_000))
-  windows = list(ner.make_windows([sentence], tokenizer, 42))
-  for window in windows[1:-1]:
+  for window in list(ner.make_windows([sentence], tokenizer, 42))[1:-1]:
     positions = [i for i, word in enumerate(window.words) if word >= 0]
     assert positions[0] > 10
     assert positions[-1] < 32

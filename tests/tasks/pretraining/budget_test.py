@@ -17,6 +17,8 @@ from bertlib.tasks.pretraining import budget
 from bertlib.training import hooks
 from bertlib.training.hooks import StopRequest
 
+pytestmark = pytest.mark.train
+
 SCRIPT = "run_pretraining.py"
 NUM_TOKENS = 1500
 
@@ -46,7 +48,6 @@ def flags(folder, output_dir, **changed):
   return ["--do_train", *tiny_pretraining.flags(folder, **(values | changed))]
 
 
-@pytest.mark.train
 def test_rate_follows_the_tokens(folder):
   scalars = run_outputs.read_scalars(folder / "whole")
   used = np.array([*scalars["budget_used"].values()])
@@ -57,7 +58,6 @@ def test_rate_follows_the_tokens(folder):
   np.testing.assert_allclose(rates, expected, rtol=1e-4)
 
 
-@pytest.mark.train
 def test_training_ends_with_the_step_that_uses_up_the_budget(folder):
   # The first epoch has each record once.
   files = sorted(map(str, folder.glob("train-*.tfrecord")))
@@ -80,7 +80,6 @@ def assert_same_training(folder, other):
   run_outputs.assert_same_bits(found, expected)
 
 
-@pytest.mark.train
 def test_resumed_run_ends_with_the_weights_of_a_whole_one(folder, tmp_path):
   for path in (folder / "whole").glob("model.ckpt-6.*"):
     shutil.copy(path, tmp_path)
@@ -100,7 +99,6 @@ def test_replicas_share_one_budget(folder, tmp_path):
     assert found[name] == expected[name]
 
 
-@pytest.mark.train
 def test_used_up_budget_is_not_trained_further(folder):
   last = run_outputs.steps_done(folder / "whole")
   done = commands.succeed(SCRIPT, *flags(folder, folder / "whole"))
@@ -108,7 +106,6 @@ def test_used_up_budget_is_not_trained_further(folder):
   assert run_outputs.steps_done(folder / "whole") == last
 
 
-@pytest.mark.train
 def test_last_step_of_a_budget_is_evaluated(folder, tmp_path):
   more = ["--eval_steps=999", f"--eval_input_file={folder}/held_out.tfrecord"]
   commands.succeed(SCRIPT, *flags(folder, tmp_path, token_budget=300), *more)
@@ -117,7 +114,6 @@ def test_last_step_of_a_budget_is_evaluated(folder, tmp_path):
   assert row.startswith(f'{{"step": {last}, ')
 
 
-@pytest.mark.train
 @pytest.mark.parametrize(
   ("given", "changed"),
   [

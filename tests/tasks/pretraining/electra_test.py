@@ -89,9 +89,7 @@ def test_samples_of_a_large_vocabulary_are_exact(session):
   np.testing.assert_array_equal(session.run(samples), expected)
 
 
-def test_only_masked_tokens_are_replaced_and_equal_samples_are_original(
-  session,
-):
+def test_only_masks_are_replaced_and_equal_samples_are_original(session):
   batch = batch_of(6)
   batch["masked_lm_ids"][0, 0] = 7  # what each sample will be
   size = 6 * NUM_PREDICTIONS
@@ -173,9 +171,7 @@ def test_losses_and_metrics_are_those_of_their_definitions(session):
 
 
 @pytest.mark.parametrize("objective", [ELECTRA, DISENTANGLED])
-def test_the_discriminator_trains_no_weight_of_the_generator(
-  session, objective
-):
+def test_the_discriminator_trains_no_weight_of_a_generator(session, objective):
   only_disc = dataclasses.replace(objective, masked_lm_weight=0.0)
   loss, _ = loss_of(batch_of(4), only_disc)
   variables = tf.trainable_variables()
@@ -244,9 +240,8 @@ def test_micro_batches_add_up_to_the_batch(session):
   initialize(session)
   whole, parts = (tf.nest.flatten(values) for values in session.run(found))
   for one, other in zip(whole, parts, strict=True):
-    np.testing.assert_allclose(
-      other, one, atol=1e-6 * max(np.abs(one).max(), 1)
-    )
+    atol = 1e-6 * max(np.abs(one).max(), 1)
+    np.testing.assert_allclose(other, one, atol=atol)
 
 
 @pytest.fixture(name="folder", scope="module")
@@ -367,9 +362,7 @@ def test_masks_are_filled_by_the_generator(whole, folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["run_classifier", "run_squad", "run_ner"])
-def test_an_own_model_is_fine_tuned_and_exported(
-  whole, world, tmp_path, script
-):
+def test_own_models_are_fine_tuned_and_exported(whole, world, tmp_path, script):
   pytest.importorskip("onnx", reason="pip install -e .[onnx]")
   out = tmp_path / "out"
   given = wrong_input_world.COMMANDS[script]

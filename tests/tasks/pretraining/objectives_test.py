@@ -38,8 +38,7 @@ def comparisons(code, names):
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
 def test_objectives_are_compared_in_their_module_alone(path):
-  is_exchange = path.parent.name == "exchange"
-  names = NAMES - MODEL_TYPES if is_exchange else NAMES
+  names = NAMES - MODEL_TYPES if path.parent.name == "exchange" else NAMES
   assert not [*comparisons(path.read_text(encoding="utf-8"), names)]
 
 

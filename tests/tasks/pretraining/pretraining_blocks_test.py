@@ -92,8 +92,7 @@ def write_times(paths):
 
 def run_blocks(recipe, text_file, outputs, num_workers=1):
   """Runs in this process; returns the contents of the output files."""
-  outputs_of_run = [*map(str, outputs)]
-  counts = BlockRun(recipe, [text_file], outputs_of_run).run(num_workers)
+  counts = BlockRun(recipe, [text_file], [*map(str, outputs)]).run(num_workers)
   content = [path.read_bytes() for path in outputs]
   assert counts["records"] == sum(len(read_file(path)) for path in outputs)
   return content

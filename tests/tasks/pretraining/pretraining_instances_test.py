@@ -33,14 +33,11 @@ from bertlib.tasks.pretraining.recipe import Recipe
 
 pytestmark = pytest.mark.unit
 
-# Text to pieces
-
 
 def read(lines, vocab_file, **options):
   counts = Counter()
   tokenizer = tokenization.FullTokenizer(vocab_file)
-  documents = read_documents(lines, tokenizer, counts=counts, **options)
-  return documents, counts
+  return read_documents(lines, tokenizer, counts=counts, **options), counts
 
 
 def test_line_ends_invalid_bytes_and_blank_lines_do_not_matter(vocab_file):
@@ -111,25 +108,19 @@ def masked_words(record, corpus):
     zip(tokens(record), record["segment_ids"])
   ):
     if token not in (CLS, SEP):
-      is_masked = position in masked
-      shown = record["input_ids"][position] if is_masked else None
+      shown = record["input_ids"][position] if position in masked else None
       words[part, corpus.positions[token][2]].append((shown, token))
   return list(words.values())
 
 
 @given(documents=DOCUMENTS, options=OPTIONS)
-def test_a_word_between_spaces_is_masked_as_a_whole(
-  vocab_file, documents, options
-):
+def test_words_between_spaces_are_masked_whole(vocab_file, documents, options):
   corpus = Corpus(documents, CHINESE)
   options |= {"do_whole_word_mask": True, "word_boundaries": "spaces"}
   records, _ = make(corpus, vocab_file, **options)
   for record in records:
     for word in masked_words(record, corpus):
       assert len({shown is None for shown, _ in word}) == 1
-
-
-# API for other code
 
 
 def instance(**changed):
@@ -213,8 +204,7 @@ def runs(record):
   ids = tokens(record)
   assert ids[0] == CLS and ids[-1] == SEP
   ends = [position for position, token in enumerate(ids) if token == SEP]
-  starts = [0, *ends[:-1]]
-  return [ids[start + 1 : end] for start, end in zip(starts, ends)]
+  return [ids[start + 1 : end] for start, end in zip([0, *ends[:-1]], ends)]
 
 
 @given(DOCUMENTS, OPTIONS, st.integers(3, 20))
@@ -297,8 +287,7 @@ def test_spans_are_words_with_one_replacement(vocab_file, documents, options):
   for record in records:
     for word in masked_words(record, corpus):
       assert len({shown is None for shown, _ in word}) == 1
-      replaced = {shown == MASK for shown, _ in word if shown is not None}
-      assert len(replaced) <= 1
+      assert len({shown == MASK for shown, _ in word if shown is not None}) <= 1
     masked, ids = masks(record), tokens(record)
     wanted = max(1, round(options["masked_lm_prob"] * len(ids)))
     assert len(masked) <= min(wanted, options["max_predictions_per_seq"])
@@ -328,9 +317,7 @@ def test_records_leave_no_reference_cycles(vocab_file, segments):
     (21, 0.5, None),
   ],
 )
-def test_masks_that_are_cut_off_are_reported(
-  vocab_file, caplog, limit, prob, words
-):
+def test_masks_cut_off_are_reported(vocab_file, caplog, limit, prob, words):
   options = {"max_seq_length": 42, "segments": "documents", "dupe_factor": 1}
   options |= {"masked_lm_prob": prob, "max_predictions_per_seq": limit}
   corpus = Corpus([[[1] * 40] for _ in range(4)])  # 42 tokens in each record

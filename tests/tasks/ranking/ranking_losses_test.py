@@ -51,9 +51,7 @@ def loss_of(name, present, logits=LOGITS, **features):
     ),
   ],
 )
-def test_a_loss_equals_that_of_sentence_transformers(
-  name, present, features, expected
-):
+def test_losses_equal_sentence_transformers(name, present, features, expected):
   loss, _ = loss_of(name, present, **features)
   assert loss == pytest.approx(expected, rel=1e-6)
 

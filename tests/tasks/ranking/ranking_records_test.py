@@ -121,10 +121,8 @@ def test_a_list_has_the_scores_of_its_teacher(tmp_path):
 def test_documents_are_cut_and_not_queries(query, document, kept):
   """But for the one token that is left of a document."""
   tokenizer = tiny_model.tokenizer(*"abcdefgh")
-  pair = " ".join(query), " ".join(document)
-  (row,) = model_inputs.encode_pairs(
-    tokenizer, [pair], 8, LongDocumentSettings()
-  )
+  rows = [(" ".join(query), " ".join(document))]
+  (row,) = model_inputs.encode_pairs(tokenizer, rows, 8, LongDocumentSettings())
   tokens = tokenizer.convert_ids_to_tokens(row.input_ids)
   assert [t for t in tokens if t not in tiny_model.SPECIAL] == [*kept]
 

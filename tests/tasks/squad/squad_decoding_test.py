@@ -147,15 +147,11 @@ def test_empty_paragraph_has_no_answer(tmp_path, tokenizer):
 # Compatibility with google-research/bert
 
 
-def without_base(feature):
-  """Copies a feature to an unrelated class, as users may have."""
-  return types.SimpleNamespace(**vars(feature))
-
-
 def test_results_of_other_questions_are_not_needed(tmp_path, tokenizer):
   examples = [SquadExample(name, "who", [*"abcdefgh"]) for name in "pq"]
   windows = make_features(examples, tokenizer, Settings(8, 2, 2, False))
-  windows = list(map(without_base, windows))
+  # Of an unrelated class, as users may have.
+  windows = [types.SimpleNamespace(**vars(window)) for window in windows]
   rng = np.random.default_rng(0)
   results = [RawResult(w.unique_id, *rng.normal(size=[2, 8])) for w in windows]
   sizes = 20, 30, True

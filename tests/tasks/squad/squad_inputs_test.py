@@ -31,9 +31,8 @@ def test_faults_of_the_data_are_counted(tmp_path, caplog):
   paths = {"train_file": str(tmp_path / "train.json")}
   paths["predict_file"] = str(tmp_path / "dev.json")
   read(do_train=True, do_predict=True, do_eval=True, **paths)
-  assert [
-    message.partition(", the first")[0] for message in caplog.messages
-  ] == [
+  found = [message.partition(", the first")[0] for message in caplog.messages]
+  assert found == [
     "the training set: examples with an empty text: 1 of 12",
     "the training set: texts with different labels: 1",
     "the dev set: examples with a text of the training set: 10 of 12",

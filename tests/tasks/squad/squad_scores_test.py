@@ -16,6 +16,10 @@ from bertlib.tasks.squad.squad_files import Answer, Question
 from bertlib.tasks.squad.squad_scores import evaluate_v1, evaluate_v2
 
 pytestmark = pytest.mark.unit
+COUNTS_V2 = {"slice": (23, 10, 13), "whole": (1407, 705, 702)}
+PREDICTED = st.sampled_from(["", "cat", "dog"])
+ROW = st.tuples(PREDICTED, st.booleans(), st.integers(-99, 99))
+QUESTION = ("data", 0, "paragraphs", 0, "qas", 1)
 
 
 def question(name, *answers, is_impossible=None):
@@ -75,13 +79,9 @@ def read_published(part, data, predictions, folder):
 )
 def test_published_predictions_of_1_1(tmp_path, part, predictions, scores):
   data = "v11_dev", "dev-v1.1.json"
-  published = read_published(part, data, predictions, tmp_path)
-  results = evaluate_v1(*published)
+  results = evaluate_v1(*read_published(part, data, predictions, tmp_path))
   found = results["exact_match"], results["f1"]
   assert tuple(round(value, 4) for value in found) == scores[part]
-
-
-COUNTS_V2 = {"slice": (23, 10, 13), "whole": (1407, 705, 702)}
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -203,8 +203,7 @@ def test_sum_in_order_is_the_same_on_every_python():
 
 def test_missing_answer_scores_0_and_is_logged(caplog):
   questions = [question("q1", "cat"), question("q2", "dog")]
-  answers = {"q1": "cat", "other": "dog"}
-  results = evaluate_v1(questions, answers)
+  results = evaluate_v1(questions, {"q1": "cat", "other": "dog"})
   assert results == {"exact_match": 50.0, "f1": 50.0}
   missing = "1 of 2 questions have no answer and score 0, such as q2"
   assert missing in caplog.text
@@ -220,10 +219,8 @@ def test_missing_answer_differs_from_no_answer():
 
 
 QUESTIONS = [
-  *(
-    question(i, t, is_impossible=False)
-    for i, t in (("a", "cat"), ("b", "dog sat"))
-  ),
+  question("a", "cat", is_impossible=False),
+  question("b", "dog sat", is_impossible=False),
   *(question(id_, is_impossible=True) for id_ in "cd"),
 ]
 ANSWERS = {"a": "cat", "b": "dog", "c": "mat", "d": ""}
@@ -246,10 +243,6 @@ def test_missing_question_types_have_no_metrics():
   assert set(results) == {*kinds, *(f"NoAns_{kind}" for kind in kinds)}
 
 
-PREDICTED = st.sampled_from(["", "cat", "dog"])
-ROW = st.tuples(PREDICTED, st.booleans(), st.integers(-99, 99))
-
-
 @hypothesis.given(st.lists(ROW, min_size=1, unique_by=lambda row: row[2]))
 def test_best_threshold_equals_exhaustive_search(rows):
   questions, predictions, odds = [], {}, {}
@@ -265,14 +258,12 @@ def test_best_threshold_equals_exhaustive_search(rows):
   for key in ("exact", "f1"):
     best = max(score_at(t)[key] for t in [-100, *odds.values()])
     assert results[f"best_{key}"] == pytest.approx(best)
-    at_best = score_at(results[f"best_{key}_thresh"])
-    assert at_best[key] == pytest.approx(best)
+    assert score_at(results[f"best_{key}_thresh"])[key] == pytest.approx(best)
 
 
 def test_ties_are_answered_in_the_order_of_na_probs():
   # As the official evaluator does: "a" is answered, "c" not yet.
-  odds = {"d": 5, "a": 1, "c": 1, "b": 2}
-  results = evaluate_v2(QUESTIONS, ANSWERS, odds)
+  results = evaluate_v2(QUESTIONS, ANSWERS, {"d": 5, "a": 1, "c": 1, "b": 2})
   assert results["best_exact"] == 75.0
   assert results["best_exact_thresh"] == 1
 
@@ -302,8 +293,7 @@ def evaluate(folder, questions, answers, *flags):
 def test_command_of_1_1(tmp_path, answers, predicted, flags, f1):
   questions = [question("q", *answers)]
   printed = evaluate(tmp_path, questions, {"q": predicted}, *flags)
-  scores = {"exact_match": 0.0, "f1": pytest.approx(f1)}
-  assert json.loads(printed) == scores
+  assert json.loads(printed) == {"exact_match": 0.0, "f1": pytest.approx(f1)}
 
 
 def test_command_of_2_0(tmp_path):
@@ -331,9 +321,6 @@ def refuse(path):
   message = refusal(squad_files.read_questions, str(path))
   assert message.startswith(f"{path}")
   return message
-
-
-QUESTION = ("data", 0, "paragraphs", 0, "qas", 1)
 
 
 @pytest.mark.parametrize(
@@ -419,6 +406,5 @@ def test_predictions_in_another_format_are_refused(tmp_path, value, message):
 
 
 def test_odds_without_a_question_are_refused():
-  odds = {"a": 1, "b": 2, "c": 3}
-  message = refusal(evaluate_v2, QUESTIONS, ANSWERS, odds)
+  message = refusal(evaluate_v2, QUESTIONS, ANSWERS, {"a": 1, "b": 2, "c": 3})
   assert "question d has no no-answer prob" in message

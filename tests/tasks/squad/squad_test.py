@@ -16,6 +16,7 @@ import reference_data
 import run_outputs
 import tiny_model
 from absl import flags
+from refused import assert_refused
 
 import tokenization
 from bertlib.cli.errors import InputError
@@ -400,8 +401,7 @@ def test_text_of_an_example_is_that_of_the_original(answer, shown):
 def test_version_2_with_negative_defaults_to_the_flag(tmp_path):
   question = {"id": "q", "question": "what", "is_impossible": True}
   path = write_data(tmp_path, question)
-  with pytest.raises(InputError, match="question q"):
-    original_api.read_squad_examples(path, False)
+  assert_refused("question q", original_api.read_squad_examples, path, False)
   values = flags.FlagValues()
   name = "version_2_with_negative"
   flags.DEFINE_bool(name, True, "Help.", flag_values=values)
