@@ -15,7 +15,7 @@ import run_outputs
 import tensorflow.compat.v1 as tf
 import tiny_model
 import wrong_input_files
-from refused import refusal
+from refused import assert_refused, refusal
 
 import modeling
 from bertlib.checkpoints import checkpoint_files, initialize, model_folder
@@ -37,6 +37,8 @@ MODEL = {
   "max_seq_length": 8,
   "do_lower_case": True,
 }
+DATA = ".data-00000-of-00001"
+EMBEDDING = {"pooling": "mean", "normalize": True}
 
 
 @pytest.fixture(scope="module")
@@ -137,8 +139,7 @@ def test_constants_need_no_pooler(lacks, error, checkpoint, tmp_path):
   checkpoint_files.write_variables(part, weights)
   raises = pytest.raises(InputError, match=error) if error else nullcontext()
   with tf.Graph().as_default():
-    getter = initialize.constant_getter(part)
-    with tf.variable_scope("", custom_getter=getter):
+    with tf.variable_scope("", custom_getter=initialize.constant_getter(part)):
       build()
     assert tf.trainable_variables()
     with raises:
@@ -161,9 +162,7 @@ def test_the_head_of_another_task_is_left_out_of_a_training(checkpoint, caplog):
     (1, {}, "output_weights has shape"),
   ],
 )
-def test_weights_that_do_not_fit_are_refused(
-  num_layers, options, message, tmp_path
-):
+def test_unfitting_weights_are_refused(num_layers, options, message, tmp_path):
   path = write_checkpoint(tmp_path, num_hidden_layers=num_layers)
   with tf.Graph().as_default():
     build(num_labels=5)
@@ -198,11 +197,9 @@ def test_a_checkpoint_without_its_data_file_is_refused(checkpoint, tmp_path):
 
 
 def write_model_files(folder, **changed):
-  vocab = folder / "words.txt"
-  vocab.write_text("[UNK]\n[CLS]\n[SEP]\n")
-  model_folder.write_model_files(
-    str(folder), MODEL | changed, CONFIG, str(vocab)
-  )
+  (folder / "words.txt").write_text("[UNK]\n[CLS]\n[SEP]\n")
+  about = MODEL | changed, CONFIG, f"{folder}/words.txt"
+  model_folder.write_model_files(str(folder), *about)
 
 
 @pytest.mark.unit
@@ -223,10 +220,8 @@ def check_folder(folder, *model, **options):
 
 
 def prepare_resume(folder):
-  folder = str(folder)
-  checkpoint_files.prepare_resume(
-    folder, checkpoint_files.last_checkpoint(folder)
-  )
+  last = checkpoint_files.last_checkpoint(str(folder))
+  checkpoint_files.prepare_resume(str(folder), last)
 
 
 @pytest.mark.unit
@@ -264,9 +259,7 @@ def test_the_trained_checkpoint_is_the_best_or_the_last(checkpoint, tmp_path):
   assert tf.train.latest_checkpoint(folder) == checkpoint
 
 
-def test_a_model_in_output_dir_takes_precedence_over_init_checkpoint(
-  checkpoint, tmp_path
-):
+def test_a_model_in_output_dir_precedes_init_checkpoint(checkpoint, tmp_path):
   full, empty = str(tmp_path), str(tmp_path / "empty")
   own = checkpoint_files.Start(checkpoint, checkpoint, trained=checkpoint)
   assert checkpoint_files.find_start(None, full, may_be_new=False) == own
@@ -284,10 +277,8 @@ def test_a_model_in_output_dir_takes_precedence_over_init_checkpoint(
 
 def test_resume_never_and_must_are_enforced():
   last = "out/model.ckpt-7"
-  for found in (last, None):
-    checkpoint_files.check_resume("auto", "out", found)
-  checkpoint_files.check_resume("never", "out", None)
-  checkpoint_files.check_resume("must", "out", last)
+  for when in ("auto", last), ("auto", None), ("never", None), ("must", last):
+    checkpoint_files.check_resume(when[0], "out", when[1])
   with pytest.raises(InputError, match=r"holds model\.ckpt-7.*--resume=never"):
     checkpoint_files.check_resume("never", "out", last)
   with pytest.raises(InputError, match=r"no checkpoint.*--resume=must"):
@@ -295,9 +286,6 @@ def test_resume_never_and_must_are_enforced():
 
 
 # Incomplete and corrupt checkpoints
-
-
-DATA = ".data-00000-of-00001"
 
 
 def truncated(content):
@@ -328,8 +316,7 @@ def test_training_resumes_from_the_last_complete_checkpoint(
     assert checkpoint_files.last_checkpoint(folder) == middle
   (warning,) = warnings_of(caplog)
   assert re.search(f"^{last}{message}.*{middle} instead$", warning)
-  with pytest.raises(InputError, match=f"^{last}{message}"):
-    checkpoint_files.check_checkpoint(last)
+  assert_refused(f"^{last}{message}", checkpoint_files.check_checkpoint, last)
   # Only `prepare_resume` changes the folder.
   assert tf.train.latest_checkpoint(folder) == last
   prepare_resume(folder)
@@ -339,20 +326,14 @@ def test_training_resumes_from_the_last_complete_checkpoint(
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_training_does_not_start_from_weights_with_nan_or_inf(
-  checkpoint, tmp_path, value
-):
-  bad = str(tmp_path / "bad.ckpt")
+def test_training_does_not_start_from_nan_or_inf(checkpoint, tmp_path, value):
   bias = np.array([0, value], np.float32)
-  checkpoint_files.write_variables(
-    bad, run_outputs.read_variables(checkpoint) | {"output_bias": bias}
-  )
+  bad = saved_as(tmp_path / "bad.ckpt", checkpoint, output_bias=bias)
   empty = str(tmp_path / "empty")
   with pytest.raises(InputError, match=r"bad\.ckpt: output_bias"):
     checkpoint_files.find_start(bad, empty, may_be_new=True)
-  assert (
-    checkpoint_files.find_start(bad, empty, may_be_new=False).trained == bad
-  )
+  start = checkpoint_files.find_start(bad, empty, may_be_new=False)
+  assert start.trained == bad
 
 
 @pytest.mark.parametrize("state", [None, b"", b"\0" * 99, b"model_check"])
@@ -383,8 +364,7 @@ def test_without_usable_checkpoint_nothing_starts_over(checkpoint, tmp_path):
   damage(checkpoint)
   message = r"ckpt-70\.data\S+: is incomplete.*ckpt-7\.data\S+: is incomplete"
   for use in (checkpoint_files.last_checkpoint, prepare_resume):
-    with pytest.raises(InputError, match=message):
-      use(str(tmp_path))
+    assert_refused(message, use, str(tmp_path))
 
 
 def test_deleted_checkpoints_in_a_state_file_are_an_error(checkpoint, tmp_path):
@@ -422,7 +402,7 @@ def test_training_starts_anew_from_weights_saved_without_moments(tmp_path):
   assert not (tmp_path / "checkpoint").exists()
 
 
-def test_initial_weights_go_when_a_run_was_killed_after_its_first_save(
+def test_initial_weights_go_after_a_kill_at_the_first_save(
   checkpoint, tmp_path
 ):
   as_step(checkpoint, 0)
@@ -465,8 +445,7 @@ def test_files_of_the_user_are_kept(checkpoint, tmp_path, name):
 
 
 def test_a_truncated_best_checkpoint_is_an_error(checkpoint, tmp_path):
-  best = checkpoint_files.save_best(str(tmp_path), checkpoint)
-  damage(best)
+  damage(checkpoint_files.save_best(str(tmp_path), checkpoint))
   with pytest.raises(InputError, match=r"best/.*data.* incomplete"):
     checkpoint_files.trained_checkpoint(str(tmp_path))
 
@@ -506,14 +485,16 @@ def test_the_best_checkpoint_has_weights_and_model_files(checkpoint, tmp_path):
     assert copied == (tmp_path / name).read_text()
 
 
+def saved_as(path, checkpoint, **changed):
+  """Writes the variables of a checkpoint, with other values; the path."""
+  variables = run_outputs.read_variables(checkpoint) | changed
+  checkpoint_files.write_variables(str(path), variables)
+  return str(path)
+
+
 def as_step(checkpoint, step):
-  """Copies the checkpoint, with another global step."""
   path = checkpoint.replace("ckpt-7", f"ckpt-{step}")
-  checkpoint_files.write_variables(
-    path,
-    run_outputs.read_variables(checkpoint) | {"global_step": np.int64(step)},
-  )
-  return path
+  return saved_as(path, checkpoint, global_step=np.int64(step))
 
 
 def test_the_old_best_stays_until_the_new_one_is_complete(
@@ -535,9 +516,8 @@ def test_the_old_best_stays_until_the_new_one_is_complete(
     checkpoint_files.check_checkpoint(old)
   new = checkpoint_files.save_best(str(tmp_path), later)
   assert checkpoint_files.trained_checkpoint(str(tmp_path)) == new
-  assert {path.name for path in (tmp_path / "best").iterdir()} == {
-    *("checkpoint", "model.ckpt-8.index", f"model.ckpt-8{DATA}")
-  }
+  expected = {*("checkpoint", "model.ckpt-8.index", f"model.ckpt-8{DATA}")}
+  assert {path.name for path in (tmp_path / "best").iterdir()} == expected
 
 
 # Loaded models
@@ -590,14 +570,11 @@ def test_texts_are_computed_in_batches_and_blocks_and_returned_in_order(
     with Loaded(str(tmp_path), checkpoint, batch_size) as model:
       for padding, block_size in ((0, 3), (4, 8), (4, 7)):
         monkeypatch.setattr(batch_predictor, "_BLOCK_SIZE", block_size)
-        found = model.predict_blocks(
-          iter(texts),
-          lambda block, padding=padding: (
-            map(len, block),
-            [row_of(text, padding) for text in block],
-          ),
-          zip,
-        )
+
+        def encode(block, padding=padding):
+          return map(len, block), [row_of(text, padding) for text in block]
+
+        found = model.predict_blocks(iter(texts), encode, zip)
         assert [length for length, _ in found] == [*map(len, texts)]
         found = [output for _, output in found]
         np.testing.assert_allclose(found, alone, rtol=0, atol=1e-5)
@@ -606,7 +583,7 @@ def test_texts_are_computed_in_batches_and_blocks_and_returned_in_order(
 
 def threads_of_a_model(folder, checkpoint, num_threads):
   with Loaded(folder, checkpoint, num_threads=num_threads) as model:
-    model.run([row_of([1, 2, 3])])
+    model.run(ROWS)
     return len(os.listdir("/proc/self/task"))
 
 
@@ -665,8 +642,7 @@ def test_a_model_whose_training_goes_on_is_loaded(
 
 def test_a_folder_without_a_model_of_the_script_is_refused(tmp_path):
   write_model_files(tmp_path)
-  with pytest.raises(InputError, match="holds no model that labels texts"):
-    Loaded(str(tmp_path))
+  assert_refused("holds no model that labels texts", Loaded, str(tmp_path))
   write_checkpoint(tmp_path)
   write_model_files(tmp_path, script="run_ner")
   with pytest.raises(InputError, match="holds no model that labels texts"):
@@ -677,9 +653,6 @@ def test_a_folder_without_a_model_of_the_script_is_refused(tmp_path):
 def test_a_missing_config_is_named(tmp_path):
   with pytest.raises(InputError, match=r"cannot be read .* name the model"):
     model_folder.load_config(str(tmp_path / "none.json"))
-
-
-EMBEDDING = {"pooling": "mean", "normalize": True}
 
 
 @pytest.mark.unit

@@ -81,8 +81,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("use", COMMANDS)
 def test_a_command_reads_beside_a_training(use, folder, world, tmp_path):
-  out = tmp_path / "out"
-  line = COMMANDS[use].format(folder=folder, world=world, out=out)
+  line = COMMANDS[use].format(folder=folder, world=world, out=tmp_path / "out")
   if use == "SavedModel":  # of ids alone, which takes a fifth of the time
     (folder / "vocab.txt").unlink()
   with training(folder):
@@ -99,11 +98,9 @@ def test_an_error_names_the_checkpoint_itself(folder, tmp_path):
   content = bytearray(data.read_bytes())
   content[-3] ^= 1
   data.write_bytes(content)
+  files = f"--input_file={folder}/vocab.txt", f"--output_file={tmp_path}/out"
   found = commands.fail(
-    "extract_features.py",
-    f"--init_checkpoint={folder}",
-    f"--input_file={folder / 'vocab.txt'}",
-    f"--output_file={tmp_path / 'out.jsonl'}",
+    "extract_features.py", f"--init_checkpoint={folder}", *files
   )
   assert f"{data}: is corrupt" in found
   assert ".bert-tmp" not in found
@@ -111,11 +108,8 @@ def test_an_error_names_the_checkpoint_itself(folder, tmp_path):
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_weights_are_those_of_the_checkpoint_that_is_gone(
-  links, folder, monkeypatch
-):
+def test_weights_are_those_of_a_checkpoint_now_gone(links, folder, monkeypatch):
   if not links:
-    monkeypatch.delattr(os, "link")
     monkeypatch.setattr(os, "link", refuse_to_link, raising=False)
   checkpoint = checkpoint_files.last_checkpoint(str(folder))
   before = run_outputs.read_variables(checkpoint)

@@ -115,9 +115,8 @@ OTHERS = ("no script", "another script", "one label")
 )
 def test_a_wrong_folder_is_refused_by_a_command(kind, damage, tmp_path):
   signatures_test.write_files(tmp_path, **MODELS[kind])
-  checkpoint_files.write_variables(
-    f"{tmp_path}/model.ckpt-7", {"a": np.zeros(1)}
-  )
+  values = {"a": np.zeros(1)}
+  checkpoint_files.write_variables(f"{tmp_path}/model.ckpt-7", values)
   checkpoint_files.write_state_file(str(tmp_path), f"{tmp_path}/model.ckpt-7")
   DAMAGES[kind][damage](tmp_path)
   (tmp_path / "texts.txt").write_text("the cat sat\n")

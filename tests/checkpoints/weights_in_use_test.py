@@ -51,6 +51,8 @@ USES = {
   " --predict_file={world}/{file} --init_checkpoint={folder}",
   "SavedModel": "export_model.py --model_dir={folder} --export_dir={out}",
 }
+EXTRA = {"extra/kernel": np.ones([8, 8], np.float32)}
+NAN = {BIAS: np.full([8], np.nan, np.float32)}
 
 
 @pytest.fixture
@@ -73,22 +75,14 @@ def use(how, name, folder, world, run=commands.succeed):
   script, file = MODELS[name]
   if how == "SavedModel":  # of ids alone, which takes a fifth of the time
     (folder / "vocab.txt").unlink()
-  line = USES[how].format(
-    script=script.__name__,
-    folder=folder,
-    world=world,
-    out=f"{folder}_out",
-    file=file,
-  )
+  places = {"folder": folder, "world": world, "out": f"{folder}_out"}
+  line = USES[how].format(script=script.__name__, file=file, **places)
   return run(*line.split())
 
 
 def test_state_of_a_training_is_no_unused_weight(folder_of, world):
   done = use("prediction", "trained", folder_of("trained", {}), world)
   assert "does not use" not in done.stderr
-
-
-EXTRA = {"extra/kernel": np.ones([8, 8], np.float32)}
 
 
 # The other uses have the weights of a model by what each task shares.
@@ -121,9 +115,6 @@ def test_a_predictor_names_unused_weights(name, precision, folder_of, caplog):
   assert "does not use: extra/kernel. Use the code" in caplog.text
 
 
-NAN = {BIAS: np.full([8], np.nan, np.float32)}
-
-
 @pytest.mark.parametrize("how", USES)
 def test_a_weight_that_is_not_finite_is_refused(how, folder_of, world):
   folder = folder_of("trained", NAN)
@@ -139,9 +130,7 @@ def test_a_predictor_refuses_a_weight_that_is_not_finite(precision, folder_of):
     run_classifier.Predictor(folder, precision=precision)
 
 
-def test_a_huggingface_folder_with_nan_is_refused_each_time(
-  tmp_path, monkeypatch, world
-):
+def test_huggingface_folders_with_nan_are_refused(tmp_path, monkeypatch, world):
   monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path / "cache"))
   weights = tiny_huggingface.tensors("BertForSequenceClassification", 2)
   weights["classifier.weight"][0] = np.nan

@@ -41,14 +41,6 @@ def log_sum(scores):
   return np.log(np.sum(np.exp(scores)))
 
 
-def given_tags(index):
-  return tuple(TAGS[index, : LENGTHS[index]])
-
-
-def is_allowed(index, tags):
-  return all(ALLOWED[index, token, tag] for token, tag in enumerate(tags))
-
-
 def test_scores_are_those_of_all_tag_sequences():
   with tf.Graph().as_default():
     scores = tf.constant(SCORES)
@@ -63,8 +55,12 @@ def test_scores_are_those_of_all_tag_sequences():
       ]
     )
   for index, actual in enumerate(zip(*found)):
-    tags, scores = given_tags(index), all_scores(index)
-    allowed = [score for t, score in scores.items() if is_allowed(index, t)]
+    tags, scores = tuple(TAGS[index, : LENGTHS[index]]), all_scores(index)
+    allowed = [
+      score
+      for tags_of_it, score in scores.items()
+      if all(ALLOWED[index, range(len(tags_of_it)), tags_of_it])
+    ]
     norm = log_sum(list(scores.values()))
     expected = unary_score(index, tags), binary_score(tags), scores[tags]
     expected += norm, log_sum(allowed), scores[tags] - norm

@@ -203,8 +203,7 @@ def test_stand_ins_replace_only_missing_modules(name):
 @pytest.mark.skipif(not ON_2_15, reason="only TensorFlow 2.15 has its own")
 @pytest.mark.parametrize("name", ["TPUEstimator", "TPUEstimatorSpec"])
 def test_tensorflow_2_15_uses_its_own_classes(name):
-  own = getattr(tf1.estimator.tpu, name)
-  assert getattr(estimator_api, name) is own
+  assert getattr(estimator_api, name) is getattr(tf1.estimator.tpu, name)
 
 
 @pytest.mark.process

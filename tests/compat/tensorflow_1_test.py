@@ -92,6 +92,8 @@ def main(argv):
 
 tf.app.run()
 """
+PROGRAM = pathlib.Path(__file__).with_name("tensorflow_1_values.py")
+EXPECTED = json.loads(PROGRAM.with_suffix(".json").read_text())
 
 
 def test_a_script_trains_and_evaluates(tmp_path):
@@ -204,10 +206,6 @@ def test_what_contrib_lacks_is_refused_with_the_page(lines):
   assert imported.startswith("ImportError: cannot import name 'seq2seq'")
   for line in (name, imported):
     assert str(PAGE.relative_to(commands.ROOT)) in line
-
-
-PROGRAM = pathlib.Path(__file__).with_name("tensorflow_1_values.py")
-EXPECTED = json.loads(PROGRAM.with_suffix(".json").read_text())
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.graph, pytest.mark.usefixtures("graph")]
 
 
 NUM_HEADS, HEAD_SIZE = 2, 3
+SIZE = 2_000_001
 
 
 def row_counts(lengths, num_positions):
@@ -48,30 +49,21 @@ def test_sequence_without_tokens_is_all_0(from_mask):
   assert (sequence == np.array(from_mask)[:, :, np.newaxis]).all()
 
 
-def scaled_wave(x, scale, *, power):
-  return tf.sin(x * scale) ** power
-
-
 @pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16])
 def test_compiled_function_returns_the_dtype_of_its_first_input(dtype):
   x, scale = tf.ones([4], dtype), tf.ones([4])
-  result = xla.compiled(scaled_wave, power=2)(x, scale)
+  squared = xla.compiled(lambda x, s, *, power: tf.sin(x * s) ** power, power=2)
+  result = squared(x, scale)
   gradients = tf.gradients(result, [x, scale])
   assert [t.dtype for t in (result, *gradients)] == [dtype, dtype, tf.float32]
   assert np.isfinite(np.float32(run(gradients))).all()
 
 
-def add_and_subtract(x):
-  return (x + 4096.0) - 4096.0
-
-
 def test_compiled_function_computes_in_float32():
   x = tf.constant(0.5, tf.bfloat16, [4])
   # bfloat16, with 8 significant bits, would lose the 0.5.
-  assert run(xla.compiled(add_and_subtract)(x)).tolist() == [0.5] * 4
-
-
-SIZE = 2_000_001
+  added = xla.compiled(lambda x: (x + 4096.0) - 4096.0)(x)
+  assert run(added).tolist() == [0.5] * 4
 
 
 def keep_mask(shape, dropout_prob, dropout_seed):
@@ -93,9 +85,8 @@ def test_elements_are_dropped_independently():
   both = [(mask & next_step).mean()]
   for distance in (1, 2, 3, 16, 64, 127, 128, 768, 2**15):
     both.append((mask[:-distance] & mask[distance:]).mean())
-  np.testing.assert_allclose(
-    both, 0.25, rtol=0, atol=4 * math.sqrt(0.25 * 0.75 / SIZE)
-  )
+  atol = 4 * math.sqrt(0.25 * 0.75 / SIZE)
+  np.testing.assert_allclose(both, 0.25, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("dropout_seed", [(1, 0), None])
@@ -105,8 +96,7 @@ def test_keep_mask_can_keep_nothing(dropout_seed):
 
 def tanh_layer(tensor):
   width = tensor.shape[-1]
-  kernel = tf.get_variable("kernel", [width, width])
-  return tf.tanh(tf.matmul(tensor, kernel))
+  return tf.tanh(tf.matmul(tensor, tf.get_variable("kernel", [width, width])))
 
 
 def test_grappler_does_not_remove_the_recomputation():
@@ -116,13 +106,10 @@ def test_grappler_does_not_remove_the_recomputation():
   for name in ("first", "second"):
     with tf.variable_scope(name) as scope:
       y = fast_compute.recomputed(tanh_layer, scope)(y)
-  fetches, feeds = (
-    [y, tf.gradients(y, x, upstream)],
-    {upstream: np.ones([2, 3])},
-  )
+  fetches, feeds = tf.gradients(y, x, upstream), {upstream: np.ones([2, 3])}
   ran, options = tf.RunMetadata(), tf.RunOptions(output_partition_graphs=True)
   with started() as session:
-    session.run(fetches, feeds, options, ran)
+    session.run([y, fetches], feeds, options, ran)
   nodes = [node.op for part in ran.partition_graphs for node in part.node]
   assert nodes.count("Tanh") == 4
 

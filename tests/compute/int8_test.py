@@ -1,6 +1,7 @@
 """Tests of inference in 8 bits: products, calibration, commands."""
 
 import dataclasses
+import functools
 import os
 import shutil
 
@@ -13,6 +14,7 @@ import tiny_classifier
 import tiny_embeddings
 import tiny_model
 import trained_models
+from refused import assert_refused
 
 import modeling
 import run_classifier
@@ -200,10 +202,8 @@ def ranges(checkpoint, tmp_path_factory):
 
 def _in_int8(checkpoint, ranges, *skipped):
   encoder = quantization.TrainedEncoder(CONFIG, checkpoint, ranges, None, 8)
-  settings = QuantizationSettings(int8_skip_layers=skipped)
-  getter = quantization.weight_getter(
-    encoder, settings, _batches, attention_dtype=tf.float32
-  )
+  how = QuantizationSettings(int8_skip_layers=skipped), _batches, tf.float32
+  getter = quantization.weight_getter(encoder, *how)
   compute = FastCompute(unpad=True, use_onednn=True)
   return _hidden_states(checkpoint, getter, compute)
 
@@ -213,9 +213,7 @@ def _in_int8(checkpoint, ranges, *skipped):
   [(), ("1/output",)],  # the layer before a skipped one returns floats
 )
 @pytest.mark.usefixtures("kernel_values")
-def test_hidden_states_are_near_those_of_float32(
-  checkpoint, ranges, plain, skipped
-):
+def test_hidden_states_are_near_float32(checkpoint, ranges, plain, skipped):
   quantized = _in_int8(checkpoint, ranges, *skipped)
   assert not np.array_equal(plain, quantized)
   found = np.corrcoef(plain.ravel(), quantized.ravel())[0, 1]
@@ -283,8 +281,7 @@ def test_ranges_in_the_file_are_checked(encoder, tmp_path, layer, change):
   ranges[layer] = change(*ranges[layer][:3])
   run_outputs.edit_json(path, ranges=ranges)
   message = f"^{path}: the range of {layer} .* Delete it to calibrate again"
-  with pytest.raises(InputError, match=message):
-    quantization.find(encoder, None, _refuse)
+  assert_refused(message, quantization.find, encoder, None, _refuse)
 
 
 def test_an_earlier_file_serves_all_but_attention(encoder, tmp_path):
@@ -369,11 +366,9 @@ def test_a_calibration_file_in_latin_1_is_to_be_converted(encoder, tmp_path):
   """The error of a command without --encoding does not advise that flag."""
   texts = tmp_path / "texts.txt"
   texts.write_bytes("a é".encode("latin-1"))
-  with pytest.raises(InputError) as refused:
-    quantization.find(encoder, str(texts), _refuse)
-  assert str(refused.value).endswith(
-    "0xE9 is not UTF-8: the file ends within a character. Convert it to UTF-8"
-  )
+  fault = "0xE9 is not UTF-8: the file ends within a character. Convert it to"
+  message = f"{fault} UTF-8$"
+  assert_refused(message, quantization.find, encoder, str(texts), _refuse)
 
 
 @pytest.fixture(scope="module")
@@ -401,13 +396,11 @@ def test_predictor_calibrates_on_a_file(folder, tmp_path):
   path.write_text("\n".join(" ||| ".join(pair) for pair in pairs))
   model_dir = folder / "trained"
   (model_dir / quantization.FILE).unlink(missing_ok=True)
-  with pytest.raises(InputError, match=quantization.FILE):
-    run_classifier.Predictor(str(model_dir), precision="int8")
+  load = functools.partial(run_classifier.Predictor, str(model_dir))
+  assert_refused(quantization.FILE, load, precision="int8")
   predicted = {}
   for precision in ("float32", "int8"):
-    with run_classifier.Predictor(
-      str(model_dir), precision=precision, calibration_file=str(path)
-    ) as predictor:
+    with load(precision=precision, calibration_file=str(path)) as predictor:
       predicted[precision] = [
         list(p.probabilities.values()) for p in predictor.predict(pairs)
       ]
@@ -420,10 +413,9 @@ def test_features_are_extracted_in_8_bits(folder, tmp_path):
   (tmp_path / "texts.txt").write_text("the cat sat\nthe dog ran home\n")
   done = commands.succeed(
     "extract_features.py",
-    f"--input_file={tmp_path / 'texts.txt'}",
-    f"--output_file={tmp_path / 'out.jsonl'}",
-    f"--init_checkpoint={folder / 'trained'}",
-    *("--precision=int8", "--layers=-1", "--max_seq_length=16"),
+    *(f"--input_file={tmp_path}/texts.txt", f"--output_file={tmp_path}/out"),
+    *(f"--init_checkpoint={folder}/trained", "--layers=-1"),
+    *("--precision=int8", "--max_seq_length=16"),
   )
   assert "12 dense layers in 8 bits" in done.stderr
 

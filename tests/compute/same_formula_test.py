@@ -157,13 +157,11 @@ def test_changed_dropout_leaves_out_kernels_that_draw(monkeypatch, caplog):
   ]
 
 
-def gradient_that_stops(upstream, on_gpu):
-  del on_gpu
-  return tf.raw_ops.BiasAddGrad(out_backprop=upstream)
-
-
 def test_a_kernel_that_sums_bfloat16_in_bfloat16_is_left_out(monkeypatch):
-  monkeypatch.setattr(xla, "_bias_gradient", gradient_that_stops)
+  def summed(upstream, on_gpu):
+    return tf.raw_ops.BiasAddGrad(out_backprop=upstream)
+
+  monkeypatch.setattr(xla, "_bias_gradient", summed)
   assert not same_formula.is_used("dense layers", xla.dense_on_cpu, None)
 
 

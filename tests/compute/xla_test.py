@@ -17,6 +17,8 @@ import run_classifier
 from bertlib.compute import xla
 from bertlib.compute.fast_compute import FastCompute
 
+pytestmark = pytest.mark.graph
+
 
 def count_graphs():
   """Graphs and functions of graphs in this process."""
@@ -26,7 +28,6 @@ def count_graphs():
 
 @xla.custom_gradient
 def tripled(x, weight):
-  """Product with a gradient of its own."""
   return x * weight, lambda gradient: (3.0 * gradient, None)
 
 
@@ -41,7 +42,6 @@ def square_twice(x, weight):
   return total + tripled(x, weight)
 
 
-@pytest.mark.graph
 def test_a_custom_gradient_is_used_in_graphs_and_loops():
   with tf.Graph().as_default(), tf.Session() as session:
     x = tf.constant([1.0, 2.0])
@@ -51,7 +51,6 @@ def test_a_custom_gradient_is_used_in_graphs_and_loops():
   np.testing.assert_array_equal(gradient, [3.0, 3.0])
 
 
-@pytest.mark.graph
 def test_a_tape_uses_a_custom_gradient():
   @tf.function(autograph=False)
   def gradient(x):
@@ -63,7 +62,6 @@ def test_a_tape_uses_a_custom_gradient():
   assert gradient(tf.constant(1.0)).numpy() == 3.0
 
 
-@pytest.mark.graph
 def test_a_saved_graph_has_no_custom_gradients(tmp_path):
   with tf.Graph().as_default() as graph:
     tripled(tf.constant(1.0), tf.constant(2.0))
@@ -95,8 +93,7 @@ def recomputed_step():
 
 def norm_of_a_step():
   x = tf.ones([2, 3])
-  key = tf.constant([1, 2], tf.uint32)
-  y = xla.compiled(lambda x, key: x * 2.0)(x, key)
+  y = xla.compiled(lambda x, key: x * 2.0)(x, tf.constant([1, 2], tf.uint32))
   local = optimization.Gradients(y, {}, tf.gradients(y, x), [x])
   return optimization.mean_over_replicas(local, jit_norm=True)[1]
 

@@ -51,7 +51,7 @@ def test_queries_with_relevant_documents_are_read(tmp_path, caplog):
   assert relevance == {"q2": {"d2": 2}, "q1": {"d1": 1, "d2": 0}}
   assert caplog.messages == [
     f"{folder}/qrels/test.tsv: 2 queries, 5 documents; 1 queries without"
-    " relevant documents left out",
+    " relevant documents left out"
   ]
   assert [*corpus][-1] == ("d5", "")
 

@@ -158,8 +158,7 @@ def test_a_tsv_with_quoted_line_breaks_is_refused(tmp_path, content, skip):
 
 
 @pytest.mark.parametrize(
-  "row",
-  [r'"say \"no\" now",x', '"say "no" now",x', r'"never \"closed,x'],
+  "row", [r'"say \"no\" now",x', '"say "no" now",x', r'"never \"closed,x']
 )
 def test_quotes_of_a_csv_that_are_not_doubled_are_refused(tmp_path, row):
   content = f'text,label\n"two\nlines",x\n{row}\n'

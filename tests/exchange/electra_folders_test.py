@@ -51,16 +51,11 @@ def shapes_of_both():
 @pytest.fixture(name="pretrained")
 def pretrained_model(tmp_path):
   """A checkpoint of both networks, beside its config and vocabulary."""
+  described = {"script": "run_pretraining", **ELECTRA.description}
+  described |= {"do_lower_case": True, "max_seq_length": 16}
+  folder, shapes = tmp_path / "pretrained", shapes_of_both()
   return tiny_huggingface.write_checkpoint(
-    tmp_path / "pretrained",
-    shapes_of_both(),
-    {
-      "script": "run_pretraining",
-      "do_lower_case": True,
-      "max_seq_length": 16,
-      **ELECTRA.description,
-    },
-    **vars(CONFIG),
+    folder, shapes, described, **vars(CONFIG)
   )
 
 
@@ -74,11 +69,8 @@ def assert_equal(path, other):
 def test_two_folders_are_one_pretraining_again(pretrained, tmp_path):
   folder = tmp_path / "theirs"
   lines = tiny_huggingface.convert_back(pretrained, folder)
-  names = [line for line in lines if line.startswith("architecture:")]
-  assert [name.split()[1] for name in names] == [
-    "ElectraForPreTraining",
-    "ElectraForMaskedLM",
-  ]
+  names = [line.split()[1] for line in lines if line.startswith("archi")]
+  assert names == ["ElectraForPreTraining", "ElectraForMaskedLM"]
   config = json.loads((folder / "generator" / "config.json").read_text())
   assert (config["hidden_size"], config["intermediate_size"]) == (4, 16)
   assert initial_model.is_huggingface(str(folder))
@@ -99,20 +91,17 @@ def test_networks_with_other_tables_are_refused(pretrained, tmp_path):
   assert "theirs: bert/embeddings/position_embeddings of the gen" in message
 
 
-# What makes names of Google's of ours, as the docs say.
-TO_GOOGLE = [
-  "^bert/=>electra/",
-  "^cls/predictions/(transform/)?=>generator_predictions/",
-  "/dense_prediction/=>/dense_1/",
-]
-
-
 def test_names_of_google_are_read_with_sizes_by_their_shapes(
   pretrained, tmp_path, monkeypatch
 ):
   monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path / "cache"))
   google, ours = str(tmp_path / "google"), str(tmp_path / "ours")
-  rewrite.rewrite([pretrained], google, renames=TO_GOOGLE)
+  renames = [  # what makes names of Google's of ours, as the docs say
+    "^bert/=>electra/",
+    "^cls/predictions/(transform/)?=>generator_predictions/",
+    "/dense_prediction/=>/dense_1/",
+  ]
+  rewrite.rewrite([pretrained], google, renames=renames)
   path = f"{google}/model.ckpt-7"
   names = checkpoint_files.shapes_of(path)
   assert "electra/embeddings_project/kernel" in names
@@ -141,8 +130,7 @@ def test_disentangled_tables_are_added_up(pretrained, tmp_path):
   weights = rewrite.read_weights(pretrained)
   table = "bert/embeddings/word_embeddings"
   expected = weights[table] + 1.0
-  names = [name for name in weights if name.startswith("bert/embeddings/")]
-  for name in names:
+  for name in [name for name in weights if name.startswith("bert/embeddings/")]:
     value = weights.pop(name)
     weights[name.replace("bert/", "generator/")] = value
     added = np.ones_like(value)
@@ -157,9 +145,8 @@ def test_disentangled_tables_are_added_up(pretrained, tmp_path):
 
 def test_sizes_of_the_generator():
   config = {"hidden_size": 768, "num_hidden_layers": 12}
-  found = electra_weights.generator_config(
-    config | {"generator_hidden_size": 1 / 3, "generator_layers": 0.5}
-  )
+  changed = config | {"generator_hidden_size": 1 / 3, "generator_layers": 0.5}
+  found = electra_weights.generator_config(changed)
   names = "hidden_size", "num_attention_heads", "intermediate_size"
   assert [found[name] for name in names] == [256, 4, 1024]
   assert (found["num_hidden_layers"], found["embedding_size"]) == (6, 768)
@@ -181,13 +168,9 @@ def test_logits_and_loss_are_those_of_transformers(tmp_path):
     )
     batch = {"replaced_ids": ids, "disc_labels": ids % 2, "disc_weights": mask}
     with tf.variable_scope("", reuse=tf.AUTO_REUSE):
+      inputs = {"input_ids": ids, "input_mask": mask}
       networks = electra.Networks(
-        model.config,
-        ELECTRA,
-        None,
-        is_training=False,
-        input_ids=ids,
-        input_mask=mask,
+        model.config, ELECTRA, None, is_training=False, **inputs
       )
       logits = networks.replaced_token_logits(ids)
       loss, *_ = electra.disc_loss(model.config, networks, batch)

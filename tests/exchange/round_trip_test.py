@@ -217,8 +217,7 @@ class Words(Task):
   @staticmethod
   def of_words(tags, scores):
     """The scores of the entities, given those of the words."""
-    spans = ner.tags_to_entities(tags)
-    return [min(scores[s.start : s.end]) for s in spans]
+    return [min(scores[s.start : s.end]) for s in ner.tags_to_entities(tags)]
 
 
 class Questions(Task):
@@ -332,8 +331,7 @@ class Relevance(Relations):
     short = super().examples()
     # Longer than 96 tokens, of which the query has more than half, or less.
     long = [[" ".join([a] * (40 // len(a.split()))), b * 9] for a, b in short]
-    cut = [[a, b * 20] for a, b in short]
-    return [*short[:100], *long[:50], *cut[:50]]
+    return [*short[:100], *long[:50], *[[a, b * 20] for a, b in short][:50]]
 
   def read(self, output, prefix):
     for row in read_jsonl(f"{prefix}_predictions.jsonl"):
@@ -444,8 +442,7 @@ def test_a_model_is_the_same_there_and_back(task, tmp_path, monkeypatch):
     ours = [*task.scores(tmp_path / "ours", f"--init_checkpoint={trained}")]
   else:
     ours = [*task.scores(trained)]
-  back = [*task.scores(tmp_path / "back", f"--init_checkpoint={there}")]
-  assert back == ours
+  assert [*task.scores(tmp_path / "back", f"--init_checkpoint={there}")] == ours
   assert_equal(type(task).__name__, task, ours, there, tmp_path)
 
 

@@ -10,6 +10,7 @@ import run_outputs
 import tensorflow as tf_v2
 import tensorflow.compat.v1 as tf
 import wrong_input_world
+from refused import assert_refused
 
 import export_model
 import modeling
@@ -110,9 +111,6 @@ def test_an_encoder_of_the_model_garden_is_imported(
   assert_imported(tmp_path / "garden", weights, vocab_file, False, **sizes)
 
 
-# Exports of export_model.py
-
-
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory, weights, vocab_file):
   folder = tmp_path_factory.mktemp("exported")
@@ -140,8 +138,7 @@ def test_an_export_is_imported_bitwise(exported, weights, vocab_file):
 )
 def test_other_handles_are_refused(tmp_path, file, handle, message):
   (tmp_path / file).write_bytes(b"")
-  with pytest.raises(InputError, match=message):
-    tfhub.convert(str(tmp_path / handle))
+  assert_refused(message, tfhub.convert, str(tmp_path / handle))
 
 
 def test_a_saved_model_without_bert_encoder_is_refused(tmp_path):
@@ -152,11 +149,8 @@ def test_a_saved_model_without_bert_encoder_is_refused(tmp_path):
 
 def test_a_handle_and_an_init_checkpoint_are_refused(tmp_path):
   error = commands.fail(
-    "run_classifier.py",
+    *("run_classifier.py", "--task_name=tsv", "--do_train", "--output_dir=out"),
     f"--bert_hub_module_handle={tmp_path}",
     "--init_checkpoint=bert-base-uncased",
-    "--task_name=tsv",
-    "--do_train",
-    "--output_dir=out",
   )
   assert "give one of them" in error

@@ -23,6 +23,7 @@ import reference_data
 import run_outputs
 import tensorflow as tf
 import tiny_huggingface
+from refused import assert_refused
 
 import download_model
 import tokenization
@@ -46,6 +47,8 @@ FILES = {
 TABLE = initial_model.load_table()
 ARCHIVES = {name: m for name, m in TABLE.items() if not m.repository}
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+PROMPT = "Represent this: "
+ESCAPES = ("/{}", "../../{}", "m/../../{}", "/etc/cron.d/../../{}", "./{}")
 
 
 class Site(http.server.ThreadingHTTPServer):
@@ -306,20 +309,16 @@ def archive_in_published_layout(model):
 
 
 @pytest.mark.parametrize("name", ARCHIVES)
-def test_each_model_is_unpacked_from_its_published_layout(
-  name, site, cache, monkeypatch
-):
+def test_models_are_unpacked_from_their_layouts(name, site, cache, monkeypatch):
   path = urllib.parse.urlsplit(TABLE[name].address).path
   site.files[path], files = archive_in_published_layout(TABLE[name])
-  model = dataclasses.replace(
-    TABLE[name], address=f"{site.url}{path}?dl=1", sha256=None
-  )
+  address = f"{site.url}{path}?dl=1"
+  model = dataclasses.replace(TABLE[name], address=address, sha256=None)
   monkeypatch.setattr(initial_model, "load_table", lambda: {name: model})
   folder = zoo.fetch(name)
   assert folder == str(cache / name)
   assert contents(folder) == files
-  checkpoint = str(cache / name / "bert_model.ckpt")
-  assert zoo.checkpoint_path(folder) == checkpoint
+  assert zoo.checkpoint_path(folder) == str(cache / name / "bert_model.ckpt")
 
 
 def test_the_folder_of_a_model_is_found_in_an_archive(publish):
@@ -329,9 +328,7 @@ def test_the_folder_of_a_model_is_found_in_an_archive(publish):
   assert contents(fetch())["vocab.txt"] == b"b"
 
 
-def test_a_model_is_downloaded_once_and_its_archive_is_removed(
-  publish, site, cache, log
-):
+def test_a_model_is_downloaded_once_without_archive(publish, site, cache, log):
   publish(zipped(FILES.items()))
   assert fetch() == fetch("small") == str(cache / "tiny")
   assert log[0] == "tiny by us, license unknown, see arxiv.org/abs/1"
@@ -362,8 +359,7 @@ def test_an_incomplete_folder_is_refused(publish, cache):
   (cache / "tiny").mkdir(parents=True)
   (cache / "tiny" / INDEX).write_bytes(b"")
   message = "tiny: is incomplete, it lacks bert_config.json, .* remove the fol"
-  with pytest.raises(InputError, match=message):
-    fetch()
+  assert_refused(message, fetch)
 
 
 def test_an_archive_already_in_the_cache_is_used_and_kept(publish, cache, site):
@@ -371,8 +367,7 @@ def test_an_archive_already_in_the_cache_is_used_and_kept(publish, cache, site):
   archive = cache / "tiny.zip"
   archive.parent.mkdir(exist_ok=True)
   archive.write_bytes(b"of the user")
-  with pytest.raises(InputError, match=r"corrupt .* Remove it; download it"):
-    fetch()
+  assert_refused(r"corrupt .* Remove it; download it", fetch)
   assert archive.read_bytes() == b"of the user"
   archive.write_bytes(zipped(FILES.items()))
   assert contents(fetch()) == FILES
@@ -389,9 +384,7 @@ def test_a_failed_download_is_repeated(publish, site):
   assert len(site.seen) == 3
 
 
-def test_an_address_that_fails_is_named_with_the_file_to_save(
-  publish, refuse, site, cache
-):
+def test_a_failed_address_and_its_file_are_named(publish, refuse, site, cache):
   publish(b"")
   site.files.clear()
   refuse(rf"^{site.url}/tiny.zip: .* \(404.* save it as {cache}/tiny.zip$")
@@ -407,18 +400,13 @@ def test_published_hashes_are_checked(publish, cache, log):
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_a_file_with_another_hash_than_published_is_refused(
-  file, publish, refuse
-):
+def test_a_file_with_a_hash_not_published_is_refused(file, publish, refuse):
   publish(zipped(FILES.items()), sha256=HASHES | {file: "0" * 64})
   hashes = f"{file} is {HASHES[file]}, not {'0' * 64} as in"
   refuse(f"{hashes}.* Remove it; download", "tiny.zip")
 
 
 # Repositories of the Hugging Face Hub
-
-
-PROMPT = "Represent this: "
 
 
 def repository_files():
@@ -429,8 +417,7 @@ def repository_files():
   modules = run_outputs.read_json(folder / "modules.json")
   dense = modules.pop(2)
   assert dense["path"] == "2_Dense"
-  tokenizer = run_outputs.read_json(folder / "tokenizer.json")
-  ids = tokenizer["model"]["vocab"]
+  ids = run_outputs.read_json(folder / "tokenizer.json")["model"]["vocab"]
   pieces = sorted(ids, key=ids.get)
   return {
     **{name: (folder / name).read_bytes() for name in names},
@@ -440,7 +427,7 @@ def repository_files():
 
 
 @pytest.fixture
-def publish_repository(site, publish, tmp_path, monkeypatch):
+def publish_hub(site, publish, tmp_path, monkeypatch):
   """Publishes a repository as the model "tiny"; returns its files."""
   # huggingface_hub reads its environment when it is imported.
   monkeypatch.setenv("HF_ENDPOINT", site.url)
@@ -449,7 +436,7 @@ def publish_repository(site, publish, tmp_path, monkeypatch):
     if name.partition(".")[0] == "huggingface_hub":
       monkeypatch.delitem(sys.modules, name)
 
-  def publish_repository(**entry):
+  def publish_hub(**entry):
     site.repository = repository_files()
     embedding = {"pooling": "cls", "normalize": True}
     entry.setdefault("embedding", embedding | {"prompts": {"query": PROMPT}})
@@ -457,16 +444,15 @@ def publish_repository(site, publish, tmp_path, monkeypatch):
     publish(b"", address=None, **entry)
     return repository_files()
 
-  return publish_repository
+  return publish_hub
 
 
 def test_a_repository_is_downloaded_and_converted(
-  publish_repository, cache, site, tmp_path, log
+  publish_hub, cache, site, tmp_path, log
 ):
-  files = publish_repository()
+  files = publish_hub()
   site.repository |= {"pytorch_model.bin": b"a pickle", "README.md": b""}
-  folder = fetch()
-  assert zoo.checkpoint_path(folder) == str(cache / "tiny" / "bert_model.ckpt")
+  assert zoo.checkpoint_path(fetch()) == str(cache / "tiny" / "bert_model.ckpt")
   description = run_outputs.read_json(cache / "tiny" / "model.json")
   assert description["script"] == "run_embeddings"
   assert description["max_seq_length"] == 24
@@ -481,10 +467,8 @@ def test_a_repository_is_downloaded_and_converted(
   assert not any("not verified" in line for line in log)
 
 
-def test_a_plain_model_of_a_repository_is_converted(
-  publish_repository, site, tmp_path
-):
-  publish_repository(embedding=None)
+def test_a_plain_model_of_the_hub_is_converted(publish_hub, site, tmp_path):
+  publish_hub(embedding=None)
   weights = tiny_huggingface.tensors("BertForPreTraining")
   source = Path(tiny_huggingface.write_folder(tmp_path / "plain", weights))
   site.repository = contents(source)
@@ -501,40 +485,31 @@ def test_a_plain_model_of_a_repository_is_converted(
   )
 
 
-def test_an_interrupted_download_of_a_repository_resumes(
-  publish_repository, site
-):
-  publish_repository()
+def test_a_cut_download_of_a_repository_resumes(publish_hub, site):
+  publish_hub()
   whole = len(site.repository["model.safetensors"])
   site.plans = [functools.partial(Handler.serve, until=10)] * 8
   fetch()
   assert not site.plans and whole > 10
 
 
-def test_what_the_client_of_the_hub_has_needs_no_network(
-  publish_repository, site
-):
-  publish_repository()
+def test_what_the_client_has_needs_no_network(publish_hub, site):
+  publish_hub()
   os.rename(fetch(), f"{fetch()}.moved")
   site.shutdown()
   site.server_close()
   fetch()
 
 
-def test_hashes_of_a_repository_are_checked(
-  publish_repository, refuse, tmp_path
-):
-  publish_repository(revision=None, sha256={"vocab.txt": "0" * 64})
+def test_hashes_of_a_repository_are_checked(publish_hub, refuse, tmp_path):
+  publish_hub(revision=None, sha256={"vocab.txt": "0" * 64})
   folder = tmp_path / "huggingface/hub/models--us--tiny"
   refuse(f"^{folder}: the SHA-256 of its vocab.txt is .* Remove it")
 
 
-def test_prompts_of_the_repository_take_precedence(
-  publish_repository, cache, site
-):
-  publish_repository()
-  prompts = {"query": "q: ", "document": ""}
-  config = json.dumps({"prompts": prompts}).encode()
+def test_prompts_of_the_repository_take_precedence(publish_hub, cache, site):
+  publish_hub()
+  config = json.dumps({"prompts": {"query": "q: ", "document": ""}}).encode()
   site.repository["config_sentence_transformers.json"] = config
   fetch()
   description = run_outputs.read_json(cache / "tiny" / "model.json")
@@ -542,10 +517,9 @@ def test_prompts_of_the_repository_take_precedence(
 
 
 def test_a_repository_that_was_placed_in_the_cache_is_used_and_kept(
-  publish_repository, cache, site
+  publish_hub, cache, site
 ):
-  files = publish_repository()
-  for name, content in files.items():
+  for name, content in publish_hub().items():
     path = cache / "tiny.download" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
@@ -565,9 +539,9 @@ def test_a_repository_that_was_placed_in_the_cache_is_used_and_kept(
   ],
 )
 def test_a_repository_with_a_missing_or_corrupt_file_is_refused(
-  name, content, reason, publish_repository, refuse, site, tmp_path
+  name, content, reason, publish_hub, refuse, site, tmp_path
 ):
-  publish_repository()
+  publish_hub()
   del site.repository[name]
   if content:
     site.repository[name] = content
@@ -576,9 +550,9 @@ def test_a_repository_with_a_missing_or_corrupt_file_is_refused(
 
 
 def test_a_repository_that_cannot_be_downloaded_is_named(
-  publish_repository, refuse, cache
+  publish_hub, refuse, cache
 ):
-  publish_repository(revision="1" * 40)
+  publish_hub(revision="1" * 40)
   refuse(rf"^us/tiny: cannot .* save it as {cache}/tiny.download$")
 
 
@@ -638,9 +612,6 @@ def test_hostile_archives_are_refused(name, publish, refuse, tmp_path):
   assert set(os.listdir(tmp_path)) == {"cache", "table.json"}
 
 
-ESCAPES = ("/{}", "../../{}", "m/../../{}", "/etc/cron.d/../../{}", "./{}")
-
-
 @pytest.mark.parametrize("path", ESCAPES)
 @pytest.mark.parametrize("ending", PACKED)
 def test_paths_cannot_escape_the_folder(ending, path, publish, cache, tmp_path):
@@ -660,9 +631,7 @@ def test_files_are_not_written_through_links(publish, tmp_path):
 
 
 @pytest.mark.parametrize("ending", PACKED)
-def test_an_archive_truncated_anywhere_is_refused(
-  ending, publish, tmp_path, monkeypatch
-):
+def test_a_cut_archive_is_refused(ending, publish, tmp_path, monkeypatch):
   files = FILES | {f"bert_model.ckpt.{DATA}": b"data"}
   archive = publish(PACKED[ending](within("m", files)), ending)
   # A tar archive ends in zeros, which may be missing.
@@ -671,13 +640,10 @@ def test_an_archive_truncated_anywhere_is_refused(
     folder.mkdir()
     (folder / f"tiny{ending}").write_bytes(archive[:size])
     monkeypatch.setenv("BERT_CACHE_DIR", str(folder))
-    with pytest.raises(InputError, match=rf"{CORRUPT}|lacks"):
-      fetch()
+    assert_refused(rf"{CORRUPT}|lacks", fetch)
 
 
-def test_the_download_of_another_process_is_waited_for(
-  publish, site, cache, log
-):
+def test_the_download_of_another_process_is_awaited(publish, site, cache, log):
   publish(zipped(FILES.items()))
   os.mkdir(cache)
   with ThreadPoolExecutor(1) as threads:
@@ -699,9 +665,7 @@ def test_a_disk_full_while_unpacking_keeps_the_archive(cache):
   assert {*os.listdir(cache)} == {f"{name}.zip", f"{name}.lock"}
 
 
-def test_the_printed_flags_are_a_flag_file(
-  publish, capsys, tmp_path, monkeypatch
-):
+def test_printed_flags_are_a_flag_file(publish, capsys, tmp_path, monkeypatch):
   publish(zipped(FILES.items()))
   cache = tmp_path / "models of mine"
   monkeypatch.setenv("BERT_CACHE_DIR", str(cache))
@@ -730,5 +694,4 @@ def test_the_printed_flags_are_a_flag_file(
   ],
 )
 def test_an_unknown_name_is_answered_with_a_hint(wrong, hint):
-  with pytest.raises(InputError, match=rf"^{re.escape(wrong)}: no.*{hint}"):
-    initial_model.find(wrong)
+  assert_refused(rf"^{re.escape(wrong)}: no.*{hint}", initial_model.find, wrong)

@@ -9,7 +9,7 @@ import pytest
 import run_outputs
 import signatures_test
 import tensorflow as tf
-from refused import refusal
+from refused import assert_refused, refusal
 from signatures_test import TEXTS, assert_equal
 from wrong_input_files import flip
 
@@ -30,10 +30,9 @@ PAIRS = list(zip(TEXTS, TEXTS[::-1]))
 def folder(tmp_path_factory):
   """Folder of a trained classifier, exported in its folder `exported`."""
   folder = tmp_path_factory.mktemp("model")
-  model_dir = signatures_test.make_model(
-    folder, **signatures_test.MODELS["classification"], has_pairs=True
-  )
-  source = signatures_test.source_of(model_dir)
+  described = signatures_test.MODELS["classification"] | {"has_pairs": True}
+  signatures_test.make_model(folder, **described)
+  source = signatures_test.source_of(folder)
   export_model.export(source, str(folder / "exported"))
   return folder
 
@@ -50,11 +49,8 @@ def test_an_exported_model_predicts_like_the_predictor(model, folder):
   inputs = dict(zip(["text_a", "text_b"], zip(*PAIRS)))
   assert model.signatures["tokenize"] == model.signatures["pair"] == [*inputs]
   ids = model("tokenize", **inputs)
-  for outputs in (
-    model(**inputs),
-    model("pair", **inputs),
-    model("ids", **ids),
-  ):
+  found = model(**inputs), model("pair", **inputs), model("ids", **ids)
+  for outputs in found:
     assert outputs["label"].tolist() == [p.label for p in expected]
     assert_equal(outputs["probabilities"], rows)
 
@@ -70,13 +66,11 @@ def test_an_exported_model_predicts_like_the_predictor(model, folder):
   ],
 )
 def test_a_wrong_call_is_refused(model, call, message):
-  with pytest.raises(InputError, match=message):
-    call(model)
+  assert_refused(message, call, model)
 
 
 def test_a_folder_without_a_model_is_refused(folder):
-  with pytest.raises(InputError, match="contains no SavedModel"):
-    ExportedModel(str(folder))
+  assert_refused("contains no SavedModel", ExportedModel, str(folder))
 
 
 def cut(content):

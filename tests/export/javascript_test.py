@@ -33,13 +33,8 @@ pytestmark = [
 ]
 
 INSTALL = "npm install --ignore-scripts @huggingface/transformers@4.3.2"
-TEXTS = [
-  "the cat sat",
-  "Is it GOOD? (bad, good)",
-  "Résumé 中文",
-  "ΑΣ' ΣΑΣ",
-  "[SEP]",
-]
+TEXTS = ["the cat sat", "Is it GOOD? (bad, good)", "Résumé 中文", "ΑΣ' ΣΑΣ"]
+TEXTS += ["[SEP]"]
 QUESTION = "is it good?"
 KINDS = ("classification", "multi_label", "ner", "squad_1")
 MODELS = {kind: signatures_test.MODELS[kind] for kind in KINDS}
@@ -129,8 +124,7 @@ def place(tmp_path_factory):
 def node(place, code):
   """Output of the code of a module in Node.js."""
   (place / "script.mjs").write_text(code, encoding="utf-8")
-  command = ["node", "script.mjs"]
-  return subprocess.check_output(command, cwd=place).decode()
+  return subprocess.check_output(["node", "script.mjs"], cwd=place).decode()
 
 
 def best_score(logits, sep):
@@ -147,8 +141,7 @@ def expected(name, folder):
   model = OnnxModel(str(folder), engine="onnxruntime")
   pairs = [(QUESTION, text) for text in TEXTS] if name == "squad_1" else TEXTS
   _, rows = model.encode_windows(pairs)
-  outputs = model.run(rows)
-  for row, output in zip(rows, outputs):
+  for row, output in zip(rows, model.run(rows)):
     if name == "squad_1":
       ids = row["input_ids"]
       sep = ids.index(model.tokenizer.vocab["[SEP]"])

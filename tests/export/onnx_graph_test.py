@@ -46,9 +46,7 @@ def test_activations_are_those_of_modeling(name):
 
 
 @pytest.mark.parametrize(("max_seq_length", "is_kept"), [(256, 0), (600, 1)])
-def test_attention_to_600_tokens_is_not_rounded_to_none(
-  max_seq_length, is_kept
-):
+def test_attention_to_600_tokens_is_not_rounded_to_0(max_seq_length, is_kept):
   # Each of 600 equal probabilities is less than half a step of 8 bits.
   identity, vector = np.eye(4, dtype=np.float32), np.zeros(4, np.float32)
   layers = [f"a/self/{name}" for name in ("query", "key", "value")]

@@ -16,6 +16,7 @@ import run_outputs
 import signatures_test
 import tensorflow as tf
 import tiny_huggingface
+from refused import assert_refused, refusal
 from scipy import special
 from signatures_test import TEXTS
 
@@ -153,10 +154,8 @@ def test_onnx_has_an_edit_by_tf2onnx_or_is_refused(
     set_activation(folder, "swish")
   with monkeypatch.context() as context:
     context.setitem(sys.modules, "tf2onnx", None)
-    with pytest.raises(InputError, match="pip install -e") as refused:
-      export(folder, "--format=onnx")
-  assert problem in str(refused.value)
-  assert "\n" not in str(refused.value)
+    message = refusal(export, folder, "--format=onnx")
+  assert problem in message and "pip install -e" in message
   assert not (tmp_path / "x").exists()
   exported = export(folder, "--format=onnx")
   assert "tf2onnx has converted that of TensorFlow" in caplog.text
@@ -186,30 +185,22 @@ def declared(folder):
     *("pretraining", "ranking", "embeddings, mean", "encoder"),
   ],
 )
-def test_a_converted_graph_is_declared_like_a_written_one(
-  edit, export, tmp_path, kind
-):
-  flags = ["--format=onnx", "--overwrite", "--encoder"][
-    : 2 + (kind == "encoder")
-  ]
-  folder = signatures_test.make_model(
-    tmp_path / "model", **signatures_test.MODELS.get(kind, CLASSIFIER)
-  )
+def test_a_converted_graph_is_declared_alike(edit, export, tmp_path, kind):
+  flags = ["--format=onnx", "--overwrite"] + ["--encoder"] * (kind == "encoder")
+  model = signatures_test.MODELS.get(kind, CLASSIFIER)
+  folder = signatures_test.make_model(tmp_path / "model", **model)
   written = declared(export(folder, *flags))
   edit(*GELU)
   assert declared(export(folder, *flags)) == written
 
 
-def test_the_reference_of_onnx_compares_too(
-  edit, export, tmp_path, monkeypatch
-):
+def test_the_reference_of_onnx_compares(edit, export, tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, "onnxruntime", None)
   monkeypatch.setitem(sys.modules, "tf2onnx", None)
   folder = make_model(tmp_path / "model")
   assert (export(folder, "--format=onnx") / onnx_graph.MODEL_FILE).exists()
   edit(*GELU)
-  with pytest.raises(InputError, match="differs by"):
-    export(folder, "--format=onnx", "--overwrite")
+  assert_refused("differs by", export, folder, "--format=onnx", "--overwrite")
 
 
 def test_other_precisions_and_graphs_above_2_gb_are_not_converted(
@@ -220,10 +211,8 @@ def test_other_precisions_and_graphs_above_2_gb_are_not_converted(
   for flag in ("--quantize=int8", "--precision=float16", "--precision=float32"):
     if flag == "--precision=float32":
       monkeypatch.setattr(same_outputs, "MAX_BYTES", 1000)
-    with pytest.raises(
-      InputError, match=f"^{flag}: .* float32 only, up to 2 G"
-    ):
-      export(folder, "--format=onnx", flag)
+    fault = f"^{flag}: .* float32 only, up to 2 G"
+    assert_refused(fault, export, folder, "--format=onnx", flag)
 
 
 # GGUF and Hugging Face
@@ -282,23 +271,17 @@ def test_a_hugging_face_folder_refuses_an_edit(edit, tmp_path, change, problem):
   folder = make_model(tmp_path / "model")
   if change is SWISH:
     set_activation(folder, "swish")
-  with pytest.raises(InputError, match=problem):
-    convert(folder, tmp_path)
+  assert_refused(problem, convert, folder, tmp_path)
   assert not (tmp_path / "theirs").exists()
 
 
 @pytest.mark.parametrize("kind", ["classification", "squad_2"])
 def test_a_hugging_face_folder_refuses_an_edited_head(edit, tmp_path, kind):
-  edit(
-    (modeling, "_output_layer"),
-    "  logits = tf.matmul(",
-    "  logits = 1.1 * tf.matmul(",
-  )
-  folder = signatures_test.make_model(
-    tmp_path / "model", **signatures_test.MODELS[kind]
-  )
-  with pytest.raises(InputError, match="differs"):
-    convert(folder, tmp_path)
+  place, product = (modeling, "_output_layer"), "tf.matmul("
+  edit(place, f"  logits = {product}", f"  logits = 1.1 * {product}")
+  model = signatures_test.MODELS[kind]
+  folder = signatures_test.make_model(tmp_path / "model", **model)
+  assert_refused("differs", convert, folder, tmp_path)
 
 
 def test_a_hugging_face_folder_has_what_an_edited_head_does_not_change(
@@ -364,9 +347,8 @@ def heads(*scopes):
     states = encoder.sequence_output(onnx_graph.CLS).outputs()
     node, weights = encoder.graph.node, encoder.weights
     pooler = "bert/pooler/dense"
-    pooled = encoder.dense(
-      pooler, node("Squeeze", states, [1]), bias=weights[f"{pooler}/bias"]
-    )
+    bias = weights[f"{pooler}/bias"]
+    pooled = encoder.dense(pooler, node("Squeeze", states, [1]), bias=bias)
     pooled = encoder.activation(pooled, "tanh")
     logits = [
       node(
@@ -398,15 +380,13 @@ def test_a_task_of_ones_own_is_compared(tmp_path, monkeypatch, scopes, problem):
     onnx_head=lambda description: heads(*scopes),
   )
   monkeypatch.setattr(task_record, "find", lambda script: record)
-  folder = signatures_test.make_model(
-    tmp_path / "model", "two_heads", label_sets=[["a", "b"], ["c", "d"]]
-  )
-  source = signatures_test.source_of(folder)
+  labels = {"label_sets": [["a", "b"], ["c", "d"]]}
+  folder = signatures_test.make_model(tmp_path / "a", "two_heads", **labels)
+  arguments = signatures_test.source_of(folder), str(tmp_path / "x")
   if problem:
-    with pytest.raises(InputError, match=problem):
-      export_model.export_onnx(source, str(tmp_path / "x"))
+    assert_refused(problem, export_model.export_onnx, *arguments)
   else:
-    export_model.export_onnx(source, str(tmp_path / "x"))
+    export_model.export_onnx(*arguments)
   assert (tmp_path / "x").exists() == (problem is None)
 
 
@@ -454,8 +434,7 @@ def test_what_is_kept_is_that_of_another_implementation(
       values = np.log(values)
       expected = np.reshape(expected, values.shape)
       expected -= special.logsumexp(expected, axis=-1, keepdims=True)
-    step = -(-values.size // 64)
-    values = values.ravel()[::step]
+    values = values.ravel()[:: -(-values.size // 64)]
     np.testing.assert_allclose(values, np.ravel(expected), rtol=1e-4, atol=1e-5)
 
 

@@ -38,13 +38,9 @@ pytestmark = pytest.mark.train
 WORDS = ["the", "cat", "dog", "sat", "ran", "home", "is", "it", "good", "bad"]
 VOCAB = [*tiny_model.SPECIAL, *".,?!()中文", *WORDS]
 VOCAB += ["cafe", "re", "##sume", "##s", "##ly", "a", "##a", "b", "##b", "e"]
+SIZES = {"hidden_size": 32, "intermediate_size": 48}
 # Models may have more rows than entries.
-CONFIG = tiny_model.config(
-  len(VOCAB) + 2,
-  hidden_size=32,
-  intermediate_size=48,
-  max_position_embeddings=40,
-)
+CONFIG = tiny_model.config(len(VOCAB) + 2, max_position_embeddings=40, **SIZES)
 MAX_SEQ_LENGTH = 24
 
 CLASSIFIER = {"script": "run_classifier"}
@@ -85,12 +81,11 @@ LIMITS = {"squad_1": {"n_best_size": 3, "max_answer_length": 4}}
 # Kinds that are tested as a SavedModel; the others differ in few operations.
 SAVED = ("ner", "squad_2", "pretraining")
 PREDICTORS = {
-  "run_classifier": run_classifier.Predictor,
-  "run_embeddings": run_embeddings.Predictor,
-  "run_ner": run_ner.Predictor,
-  "run_reranker": run_reranker.Predictor,
-  "run_squad": run_squad.Predictor,
+  script.__name__: script.Predictor
+  for script in (run_classifier, run_embeddings, run_ner)
 }
+PREDICTORS["run_reranker"] = run_reranker.Predictor
+PREDICTORS["run_squad"] = run_squad.Predictor
 
 HUB_NAMES = ("input_word_ids", "input_mask", "input_type_ids")
 
@@ -128,9 +123,8 @@ def write_files(folder, script, **description):
   vocab_file.write_text("\n".join(VOCAB) + "\n", encoding="utf-8")
   defaults = {"max_seq_length": MAX_SEQ_LENGTH, "do_lower_case": True}
   description = {"script": script} | defaults | description
-  model_folder.write_model_files(
-    str(folder), description, CONFIG, str(vocab_file)
-  )
+  files = description, CONFIG, str(vocab_file)
+  model_folder.write_model_files(str(folder), *files)
   return description
 
 
@@ -150,11 +144,8 @@ def make_model(folder, script, **description):
 def variables_of(text):
   """Variables of a checkpoint, for the text of `model.json`."""
   description = json.loads(text)
-  source = export_model.Source(
-    description,
-    *(CONFIG, "", None),
-    task=task_record.find(description["script"]),
-  )
+  task = task_record.find(description["script"])
+  source = export_model.Source(description, CONFIG, "", None, task=task)
   shapes = export_model.weight_shapes(export_model.signature_model(source))
   shapes = shapes.used | shapes.unused
   rng = np.random.default_rng(1)
@@ -177,13 +168,11 @@ def unsaved(
   source, encoder=False, seq_length=None, precision="float32", **limits
 ):
   """The signatures of an exported model, without writing a SavedModel."""
-  described = export_model.signature_model(
-    source, encoder, seq_length, precision
-  )
+  how = encoder, seq_length, precision
+  described = export_model.signature_model(source, *how)
   vars(described).update(limits)
-  weights = export_model.read_weights(
-    source.checkpoint, export_model.weight_shapes(described)
-  )
+  shapes = export_model.weight_shapes(described)
+  weights = export_model.read_weights(source.checkpoint, shapes)
   module = tf1_module.GraphModule(weights)
 
   def as_function(signature):
@@ -236,14 +225,8 @@ WIDTHS = {
 
 
 # Kinds whose signatures take texts in the ways of all the others.
-OF_TEXTS = (
-  "classification",
-  "multiple_choice",
-  "ner",
-  "squad_2",
-  "pretraining",
-)
-OF_TEXTS += ("ranking", "embeddings, mean")
+OF_TEXTS = ("classification", "multiple_choice", "ner", "squad_2")
+OF_TEXTS += ("pretraining", "ranking", "embeddings, mean")
 
 
 @pytest.mark.parametrize("kind", [*MODELS, "encoder"])
@@ -342,9 +325,8 @@ def test_multiple_choice_is_predicted(models):
   rows = [[(a, b) for b in TEXTS[n : n + 3]] for n, a in enumerate(TEXTS[:-2])]
   expected = host.predict(rows)
   text_a, text_b = np.moveaxis(np.array(rows), -1, 0)
-  assert_predicts(
-    call(model, "choices", text_a=text_a, text_b=text_b), expected
-  )
+  found = call(model, "choices", text_a=text_a, text_b=text_b)
+  assert_predicts(found, expected)
   ids = encode(host, [pair for row in rows for pair in row])
   shape = [len(rows), 3, MAX_SEQ_LENGTH]
   ids = {name: values.reshape(shape) for name, values in ids.items()}
@@ -362,8 +344,7 @@ def test_regression_scores_are_predicted(models):
 def test_a_text_has_the_labels_above_their_thresholds(models):
   _, model, host = models("multi_label")
   labels, expected = MODELS["multi_label"]["labels"], host.predict(TEXTS)
-  ids = encode(host, [(text, None) for text in TEXTS])
-  outputs = call(model, "ids", **ids)
+  outputs = call(model, "ids", **encode(host, [(text, None) for text in TEXTS]))
   rows = [list(p.probabilities.values()) for p in expected]
   assert_equal(outputs["probabilities"], rows)
   for row, prediction in zip(outputs["has_label"], expected):
@@ -431,9 +412,8 @@ def test_texts_are_tokenized(models):
 
 def test_texts_with_masks_are_tokenized(models):
   folder, model, _ = models("pretraining")
-  tokenizer = tokenization.FullTokenizer(
-    os.path.join(folder, "vocab.txt"), never_split=["[MASK]"]
-  )
+  vocab = os.path.join(folder, "vocab.txt")
+  tokenizer = tokenization.FullTokenizer(vocab, never_split=["[MASK]"])
   pairs = [(f"a[MASK]{a}", f"{b}[MASK].") for a, b in odd_pairs()]
   assert_tokenizes(
     model, tokenizer, pairs, lambda text: text.replace("[MASK]", " [MASK] ")
@@ -446,9 +426,8 @@ def assert_tags(model, host, texts):
   for row, (text, expected) in enumerate(zip(texts, host.predict(texts))):
     offsets = ner.from_text(text).offsets
     rows = zip(*(outputs[name][row].tolist() for name in ("starts", "ends")))
-    assert [*rows] == offsets + [(-1, -1)] * (
-      outputs["tags"].shape[1] - len(offsets)
-    )
+    num_missing = outputs["tags"].shape[1] - len(offsets)
+    assert [*rows] == offsets + [(-1, -1)] * num_missing
     tags = strings(outputs["tags"])[row]
     probabilities = outputs["probabilities"][row]
     assert not any(tags[len(offsets) :])
@@ -459,9 +438,8 @@ def assert_tags(model, host, texts):
       for tag, span, found in zip(tags, offsets, is_entity)
       if found
     ] == [(entity.label, entity.start, entity.end) for entity in expected]
-    assert_equal(
-      probabilities[is_entity], [entity.probability for entity in expected]
-    )
+    found = [entity.probability for entity in expected]
+    assert_equal(probabilities[is_entity], found)
 
 
 def test_words_are_tagged(models):
@@ -564,9 +542,8 @@ def test_null_odds_equal_those_of_the_predictor(answered):
 def test_the_score_is_the_sum_of_start_and_end_logits(models):
   _, model, host = models("squad_2")
   rng = random.Random(9)
-  passages = [
-    " ".join(rng.sample(WORDS, rng.randrange(1, 10))) for _ in range(40)
-  ]
+  counts = (rng.randrange(1, 10) for _ in range(40))
+  passages = [" ".join(rng.sample(WORDS, count)) for count in counts]
   pairs = [("is it", passage) for passage in passages]
   logits = call(model, "ids", **encode(host, pairs))
   outputs, answers = answer(model, pairs)
@@ -594,14 +571,10 @@ def test_masks_are_filled(models, tmp_path):
   ]
   path = tmp_path / "lines.txt"
   path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+  files = f"--output_dir={folder}", f"--predict_file={path}"
+  files += (f"--bert_config_file={folder}/bert_config.json",)
   with commands.in_process(run_pretraining) as main:
-    main(
-      "--do_predict",
-      f"--predict_file={path}",
-      f"--output_dir={folder}",
-      f"--bert_config_file={os.path.join(folder, 'bert_config.json')}",
-      f"--max_seq_length={MAX_SEQ_LENGTH}",
-    )
+    main("--do_predict", *files, f"--max_seq_length={MAX_SEQ_LENGTH}")
   predictions = os.path.join(folder, "predictions.jsonl")
   text_a, text_b = zip(*map(text_files.split_pair, lines))
   text_b = [text or "" for text in text_b]
@@ -632,8 +605,7 @@ def test_lines_without_masks_have_no_predictions(models):
 
 
 def golden(name):
-  path = reference_data.golden("modeling", "tiny", f"{name}.npz")
-  return dict(np.load(path))
+  return dict(np.load(reference_data.golden("modeling", "tiny", f"{name}.npz")))
 
 
 def call_golden(signature, seq_length, **description):
@@ -688,7 +660,6 @@ def test_pretraining_probabilities_equal_golden_results():
     np.exp(expected["masked_lm_log_probs"]).reshape(words.shape),
     np.take_along_axis(mask, positions, axis=1)[:, :, np.newaxis],
   )
+  found = outputs["next_sentence_probabilities"]
   next_sentence = np.exp(expected["next_sentence_log_probs"])
-  assert_equal(
-    outputs["next_sentence_probabilities"], next_sentence, mask[:, :1]
-  )
+  assert_equal(found, next_sentence, mask[:, :1])

@@ -111,12 +111,8 @@ def flags_of(folder):
     ],
     "questions": [
       *(f"--train_file={folder}/squad.json", "--max_query_length=8"),
-      *(
-        f"--predict_file={folder}/squad.json",
-        "--do_predict",
-        "--doc_stride=4",
-      ),
-      *EPOCHS,
+      *(f"--predict_file={folder}/squad.json", "--do_predict"),
+      *("--doc_stride=4", *EPOCHS),
     ],
     "embeddings": [
       *(f"--train_file={folder}/pairs.tsv", f"--dev_file={folder}/pairs.tsv"),

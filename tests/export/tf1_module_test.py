@@ -20,10 +20,8 @@ def build():
 
 
 def test_initial_weights_come_from_a_checkpoint_if_it_has_them(tmp_path):
-  checkpoint, weights = (
-    str(tmp_path / "model.ckpt"),
-    wrong_input_world.weights(),
-  )
+  checkpoint = str(tmp_path / "model.ckpt")
+  weights = wrong_input_world.weights()
   some = {n: v + 1 for n, v in weights.items() if "pooler" not in n}
   checkpoint_files.write_variables(checkpoint, some)
   started = tf1_module.initial_weights(build, checkpoint)

@@ -103,9 +103,8 @@ def test_any_texts_have_equal_ids_and_offsets(small, texts):
   texts = [as_bytes(text) for text in texts]
   tokens = graph.tokenize(tf.constant(texts, tf.string, [len(texts)]))
   assert tokens.ids.to_list() == [tokenizer.encode(text) for text in texts]
-  assert offsets(tokens) == [
-    tokenizer.tokenize_with_offsets(text)[1] for text in texts
-  ]
+  found = offsets(tokens)
+  assert found == [tokenizer.tokenize_with_offsets(text)[1] for text in texts]
 
 
 @settings(max_examples=60, deadline=None)
@@ -184,8 +183,7 @@ def test_long_texts_are_cut_equally(small, cutting):
       encoded, text_of = graph.encode_pairs(
         first, second, length, True, cutting, tokenizer.encode(prompt)
       )
-      counted = [len(rows) for rows in expected]
-      assert np.bincount(text_of).tolist() == counted
+      assert np.bincount(text_of).tolist() == [len(rows) for rows in expected]
       for name in model_inputs.TOKEN_FEATURES:
         rows = [getattr(row, name) for rows in expected for row in rows]
         assert encoded[name].numpy().tolist() == rows

@@ -24,12 +24,7 @@ LETTERS = [
   )
 ]
 # Apostrophes, marks and others, also between letters.
-BETWEEN = [
-  *"'.:-,",
-  *"\u2019\u00b7\u0301\u00ad\u02bc",
-  9 * "'",
-  "'\u0301\u0345",
-]
+BETWEEN = [*"'.:-,\u2019\u00b7\u0301\u00ad\u02bc", 9 * "'", "'\u0301\u0345"]
 OTHERS = [*LETTERS, *BETWEEN, *(f"Α{between}" for between in BETWEEN)]
 
 TEXTS = [

@@ -17,8 +17,11 @@ from bertlib.tasks.classification.settings import ClassifierSettings
 
 pytestmark = pytest.mark.unit
 
-SWITCHES = [{"use_tpu": True}, {"distribution": "tpu"}]
-on_each_switch = pytest.mark.parametrize("switch", SWITCHES)
+on_each_switch = pytest.mark.parametrize(
+  "switch", [{"use_tpu": True}, {"distribution": "tpu"}]
+)
+WHEEL = ["sm_60", "sm_70", "sm_80", "sm_89", "compute_90"]
+GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 
 
 def name_cluster(monkeypatch, index):
@@ -73,9 +76,6 @@ def test_workers_that_cannot_be_are_refused(monkeypatch, index, flags, problem):
     name_cluster(monkeypatch, index)
   with pytest.raises(InputError, match=problem):
     devices.find(DeviceSettings(distribution="multi_worker", **flags))
-
-
-WHEEL = ["sm_60", "sm_70", "sm_80", "sm_89", "compute_90"]
 
 
 @pytest.fixture
@@ -163,9 +163,6 @@ def test_chief_is_the_first_worker_of_tf_config(index, monkeypatch):
   assert found.is_chief == (index == 0)
   alone = devices.find(DeviceSettings(distribution="off"))
   assert alone.is_chief and alone.replicas is None
-
-
-GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 
 
 @pytest.mark.parametrize(

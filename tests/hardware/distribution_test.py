@@ -21,9 +21,12 @@ from bertlib.cli.errors import InputError
 from bertlib.hardware import distribution
 from bertlib.training import hooks, train_step
 
-pytestmark = pytest.mark.train
+pytestmark = pytest.mark.unit
 
 ADDRESSES = ["a:1", "b:2", "c:3"]
+NUM_STEPS = 20
+TWO_CPUS = tf.ConfigProto(device_count={"CPU": 2})
+LONG = ["--num_train_steps=60", "--save_checkpoints_steps=20"]
 
 
 def tf_config(cluster, kind, index):
@@ -31,7 +34,6 @@ def tf_config(cluster, kind, index):
   return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
 
 
-@pytest.mark.unit
 @pytest.mark.parametrize(
   "cluster, kind, index, expected",
   [
@@ -47,13 +49,11 @@ def test_cluster_is_read_from_tf_config(cluster, kind, index, expected):
   assert found == distribution.Cluster(ADDRESSES, expected)
 
 
-@pytest.mark.unit
 def test_the_chief_may_omit_the_task():
   text = json.dumps({"cluster": {"worker": ["a:1", "b:1"]}})
   assert distribution.read_cluster({"TF_CONFIG": text}).index == 0
 
 
-@pytest.mark.unit
 @pytest.mark.parametrize(
   "cluster",
   [
@@ -70,10 +70,8 @@ def test_malformed_clusters_are_refused(cluster):
     distribution.read_cluster(tf_config(cluster, "worker", 0))
 
 
-@pytest.mark.unit
 @pytest.mark.parametrize(
-  "hosts, nodes",
-  [("n[01-02]", ["n01", "n02"]), ("n[9-10]", ["n9", "n10"])],
+  "hosts, nodes", [("n[01-02]", ["n01", "n02"]), ("n[9-10]", ["n9", "n10"])]
 )
 def test_every_task_of_slurm_finds_its_own_address(hosts, nodes, monkeypatch):
   monkeypatch.delenv("TF_CONFIG", raising=False)
@@ -92,9 +90,8 @@ def test_every_task_of_slurm_finds_its_own_address(hosts, nodes, monkeypatch):
   (addresses,) = {tuple(cluster.addresses) for cluster in found}
   own = [addresses[cluster.index] for cluster in found]
   assert sorted(own) == sorted(addresses)
-  assert [address.partition(":")[0] for address in own] == [
-    nodes[task // 2] for task in range(4)
-  ]
+  expected = [nodes[task // 2] for task in range(4)]
+  assert [address.partition(":")[0] for address in own] == expected
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +104,6 @@ def workspace(tmp_path_factory):
   probs = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
   (workspace / "plain.json").write_text(json.dumps(config | probs))
   return workspace
-
-
-NUM_STEPS = 20
 
 
 def flags(workspace, output_dir, *more, config="plain"):
@@ -151,6 +145,7 @@ def assert_same_training(folder, other):
   np.testing.assert_allclose(losses(folder), losses(other), rtol=1e-5)
 
 
+@pytest.mark.train
 def test_replicas_have_the_same_losses_as_one(train, single):
   assert_same_training(train("mirrored", "--num_replicas=2"), single)
 
@@ -164,9 +159,6 @@ def test_replicas_match_one_replica_with_options(train, workspace):
     for count in (1, 2)
   ]
   assert_same_training(*folders)
-
-
-TWO_CPUS = tf.ConfigProto(device_count={"CPU": 2})
 
 
 def run_by_two_replicas(function):
@@ -215,7 +207,6 @@ def test_all_replicas_of_a_process_sum_its_stop_requests():
 
 
 @pytest.mark.parametrize("on_gpu", [True, False])
-@pytest.mark.unit
 def test_gpus_of_several_workers_communicate_by_nccl(monkeypatch, on_gpu):
   asked = {}
   experimental = tf.distribute.experimental
@@ -228,6 +219,7 @@ def test_gpus_of_several_workers_communicate_by_nccl(monkeypatch, on_gpu):
   assert asked["communication"] == (kinds.NCCL if on_gpu else kinds.AUTO)
 
 
+@pytest.mark.train
 def test_replicas_evaluate_and_predict_like_one(workspace, single, main):
   text = "the cat [MASK] on mat\nthe dog\nis good\n"
   (workspace / "lines.txt").write_text(text)
@@ -379,9 +371,6 @@ def test_workers_stop_together_at_early_stopping(workspace):
   # The third evaluation ends it; the other worker learns of it a step later.
   assert run_outputs.steps_done(folder) == 13
   assert (folder / "eval_results.txt").exists()
-
-
-LONG = ["--num_train_steps=60", "--save_checkpoints_steps=20"]
 
 
 @pytest.fixture(scope="module")

@@ -33,10 +33,13 @@ from bertlib.tasks.classification.classification import Problem
 from bertlib.tasks.classification.settings import ClassifierSettings
 from bertlib.training import loop
 
-pytestmark = pytest.mark.graph
+pytestmark = pytest.mark.train
 
 NUM_STEPS = 4
 TRAIN, EVAL = estimator_api.ModeKeys.TRAIN, estimator_api.ModeKeys.EVAL
+ACCUMULATED = "--gradient_accumulation_steps=2"
+VECTOR = tf.TensorSpec([4], tf.float32)
+UNUSED = "grpc://127.0.0.1:1"
 
 
 def run_of(name, *arguments):
@@ -63,6 +66,7 @@ def no_dropout(monkeypatch):
   monkeypatch.setattr(modeling, "dropout", lambda tensor, *_: tensor)
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize(
   ("name", "positions"),
   [
@@ -97,8 +101,7 @@ def losses_of(model_fn, batch):
       jit_compile=True,
       autograph=False,
     )
-    graph = step.get_concrete_function(batch).graph
-    assert tpu_graph.problems(graph) == []
+    assert tpu_graph.problems(step.get_concrete_function(batch).graph) == []
     compiled = step(batch)
     variables = tf.global_variables()
     start = [tf.placeholder(v.dtype, v.shape) for v in variables]
@@ -113,10 +116,6 @@ def losses_of(model_fn, batch):
   return losses
 
 
-ACCUMULATED = "--gradient_accumulation_steps=2"
-
-
-@pytest.mark.train
 @pytest.mark.parametrize(
   "case",
   [
@@ -137,7 +136,6 @@ def test_compiled_training_has_the_same_losses(case, one_core, no_dropout):
   np.testing.assert_allclose(compiled, plain, rtol=2e-2 if is_rounded else 1e-5)
 
 
-@pytest.mark.train
 @pytest.mark.parametrize(
   "case",
   [
@@ -154,8 +152,7 @@ def test_a_tpu_could_compile_the_training_step(case):
       name: tf.placeholder(values.dtype, values.shape, name)
       for name, values in random_batch(layout).items()
     }
-    step = make_step(model_fn, batch)
-    assert tpu_graph.problems(graph, [step.op]) == []
+    assert tpu_graph.problems(graph, [make_step(model_fn, batch).op]) == []
 
 
 class CheckGraph(tf.train.SessionRunHook):
@@ -209,7 +206,6 @@ def estimator_of(folder, *arguments):
   )
 
 
-@pytest.mark.train
 def test_a_tpu_could_compile_the_graph_of_tpu_estimator(two_cores, tmp_path):
   problem = Problem("classification", task_models.LABELS)
   layout = classification_records.record_layout(task_models.LENGTH, problem)
@@ -225,16 +221,13 @@ def test_a_tpu_could_compile_the_graph_of_tpu_estimator(two_cores, tmp_path):
     estimator.train(input_fn, max_steps=1, hooks=[CheckGraph()])
 
 
-@pytest.mark.train
 def test_loop_and_core_flags_reach_tpu_estimator(two_cores, tmp_path):
   more = "--iterations_per_loop=7", "--num_tpu_cores=2"
   config = estimator_of(tmp_path, two_cores, *more).config.tpu_config
   assert (config.iterations_per_loop, config.num_shards) == (7, 2)
 
 
-VECTOR = tf.TensorSpec([4], tf.float32)
-
-
+@pytest.mark.graph
 @pytest.mark.parametrize(
   ("build", "spec", "problem"),
   [
@@ -270,7 +263,6 @@ def evaluate(model_fn, batch):
       return session.run({name: value for name, (value, _) in metrics.items()})
 
 
-@pytest.mark.train
 def test_metrics_ignore_padding_examples():
   model_fn, layout = model_of("classification")
   batch = random_batch(layout)
@@ -283,7 +275,6 @@ def test_metrics_ignore_padding_examples():
   assert evaluate(model_fn, batch) != pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.train
 def test_host_call_writes_the_mean_over_cores(tmp_path, one_core):
   model_fn, layout = model_of("classification")
   config = types.SimpleNamespace(model_dir=str(tmp_path))
@@ -301,6 +292,7 @@ def test_host_call_writes_the_mean_over_cores(tmp_path, one_core):
   assert all(values == [(0, 2.0)] for values in written.values())
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize(
   ("host", "num_hosts", "rows"),
   [(0, 1, slice(0, 8)), (0, 2, slice(0, 4)), (1, 2, slice(4, 8))],
@@ -326,14 +318,11 @@ def test_model_files_are_written_to_a_remote_folder(tmp_path):
   folder = f"ram://{tmp_path}/out"
   config = task_models.CONFIG
   model_folder.write_model_files(folder, {"task": "tsv"}, config, str(vocab))
-  described = model_description.load(folder)
-  assert described["task"] == "tsv"
+  assert model_description.load(folder)["task"] == "tsv"
   assert not [n for n in tf.gfile.ListDirectory(folder) if "tmp" in n]
 
 
-UNUSED = "grpc://127.0.0.1:1"
-
-
+@pytest.mark.graph
 @pytest.mark.parametrize(
   ("flags", "expected"),
   [

@@ -19,8 +19,7 @@ def write(folder, content):
 
 
 @pytest.mark.parametrize(
-  "content",
-  [b"", b'{"a": ', b"\xff", b'{"a": "\xe9"}', b"{} {}", b"[" * 10**5],
+  "content", [b"", b'{"a": ', b"\xff", b'{"a": "\xe9"}', b"{} {}", b"[" * 10**5]
 )
 def test_corrupt_file_is_named(tmp_path, content):
   path = write(tmp_path, content)

@@ -243,7 +243,7 @@ def test_texts_of_json_lines_are_documents(tmp_path):
   ]
   path = write(tmp_path, "\n".join(objects).encode())
   assert b"".join(text_files.read_utf8_lines(path)).decode().split("\n") == [
-    *("a b.", "c\u2028d", "", "e", "", "", ""),
+    *("a b.", "c\u2028d", "", "e", "", "", "")
   ]
   assert_refused("is JSON", list, text_files.read_pairs(path))
 

@@ -222,11 +222,7 @@ ANSWERS = [["Ann", "Ann Lee"], ["the Rome"], []] * 10
       {"exact": 0.5, "f1": 0.5, "total": 30},
       # Of two words, one is right.
       (ANSWERS, ["ann", "Rome", ""] * 10, ["Bob", "Rome left", ""] * 10),
-      {
-        "exact": "",
-        "f1": r"-\d\d[.]\d+ to -\d\d[.]\d+",
-        TEST: "20 : 0 0.0000",
-      },
+      {"exact": "", "f1": r"-\d\d[.]\d+ to -\d\d[.]\d+", TEST: "20 : 0 0.0000"},
     ),
     (
       "two_heads.py",
@@ -244,8 +240,7 @@ def test_predictions_of_two_runs_have_tests_and_intervals(
   flags = {"version_2_with_negative": True}
   of_run = {"results": changed, "script": script, "flags": flags}
   runs = runs_of(
-    a=of_run | predictions(gold, first),
-    b=of_run | predictions(gold, other),
+    a=of_run | predictions(gold, first), b=of_run | predictions(gold, other)
   )
   rows = difference_rows(runs)
   assert {metric for _, metric in rows} == {*expected}

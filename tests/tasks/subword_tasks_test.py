@@ -32,9 +32,7 @@ def windows_of(tokenizer, context, *answers):
   is_training = bool(answers)
   examples, _ = squad_files.make_examples([question], "f", is_training, False)
   return examples, squad_windows.convert_examples_to_windows(
-    examples,
-    tokenizer,
-    squad_windows.WindowSettings(50, 20, 6, is_training),
+    examples, tokenizer, squad_windows.WindowSettings(50, 20, 6, is_training)
   )
 
 

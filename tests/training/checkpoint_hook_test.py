@@ -19,6 +19,7 @@ import pytest
 import run_outputs
 import tensorflow.compat.v1 as tf
 import tiny_pretraining
+from refused import assert_refused
 
 import run_pretraining
 from bertlib.checkpoints import checkpoint_files
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.train
 
 NUMBERED = tf_records.token_layout(tiny_pretraining.SEQ_LENGTH)
 NUMBERED |= {"number": tf_records.Feature()}
+NUM_STEPS = 200
 
 
 @pytest.fixture
@@ -70,8 +72,7 @@ def test_traced_batch_is_that_of_its_step(numbered, options):
   straight = [*batches().take(10).as_numpy_iterator()]
   for step in (0, 3, 6, 9):  # all but the first span two epochs
     batch = straight[step]
-    dataset = batches(step * 4, with_source=True)
-    traced = next(dataset.as_numpy_iterator())
+    traced = next(batches(step * 4, with_source=True).as_numpy_iterator())
     named = zip(traced.pop("record_file"), traced.pop("record_number"))
     found = [(file.decode(), number) for file, number in named]
     assert found == [locations[number] for number in batch["number"]]
@@ -127,21 +128,15 @@ def add_one(features, labels, mode, params):
 
 
 def train(
-  folder,
-  num_steps,
-  others=(),
-  listeners=(),
-  params=None,
-  model_fn=add_one,
-  **options,
+  folder, last, others=(), listeners=(), params=None, model_fn=add_one, **more
 ):
-  """Trains the weight up to a step, with a `CheckpointHook(**options)`."""
+  """Trains the weight up to a step, with a `CheckpointHook(**more)`."""
   config = estimator_api.EstimatorRunConfig(
     model_dir=str(folder), keep_checkpoint_max=99, save_summary_steps=0
   )
   estimator = estimator_api.Estimator(model_fn, config=config, params=params)
-  hook = hooks.CheckpointHook(str(folder), **options)
-  ends = {"max_steps": num_steps, "saving_listeners": listeners}
+  hook = hooks.CheckpointHook(str(folder), **more)
+  ends = {"max_steps": last, "saving_listeners": listeners}
   estimator.train(lambda: endless({}), [hook, *others], **ends)
 
 
@@ -173,9 +168,7 @@ class Listener(tf.train.CheckpointSaverListener):
 
 def nan_at(step, value=np.nan):
   """Values by step: `value` at `step`, counted from 1, and 0.0 elsewhere."""
-  values = [0.0] * 99
-  values[step - 1] = value
-  return values
+  return [value if number == step else 0.0 for number in range(1, 100)]
 
 
 @pytest.mark.smoke
@@ -220,8 +213,7 @@ def test_failed_save_keeps_the_earlier_checkpoints(tmp_path, monkeypatch):
     )
 
   monkeypatch.setattr(tf.train.Saver, "save", fail)
-  with pytest.raises(InputError, match=r"ckpt: No space left on device\. Make"):
-    train(tmp_path, 6)
+  assert_refused(r"ckpt: No space left on device\. Make", train, tmp_path, 6)
   files = {path.name for path in tmp_path.iterdir()}
   assert {f for f in files - kept if "events" not in f} == set()
 
@@ -319,8 +311,7 @@ def test_weights_with_nan_cannot_be_trained_further(tmp_path):
     path, {"weight": np.float32(np.nan), "global_step": np.int64(3)}
   )
   tf.train.update_checkpoint_state(str(tmp_path), path)
-  with pytest.raises(InputError, match=rf"^{path}: weight contains NaN"):
-    train(tmp_path, 9)
+  assert_refused(rf"^{path}: weight contains NaN", train, tmp_path, 9)
 
 
 def test_error_names_the_first_records_of_the_batch(tmp_path):
@@ -335,8 +326,7 @@ def test_error_names_the_first_records_of_the_batch(tmp_path):
     return batch
 
   with pytest.raises(InputError) as failed:
-    params = {"loss": nan_at(3)}
-    train(tmp_path, 9, params=params, batch_of_step=batch_of_step)
+    train(tmp_path, 9, params={"loss": nan_at(3)}, batch_of_step=batch_of_step)
   assert steps == [2]
   assert (
     "Records of its batch, counted from 0: a: records 12, 13, 14, 15, 16, 17,"
@@ -355,9 +345,6 @@ def workspace(tmp_path_factory):
   workspace = tmp_path_factory.mktemp("checkpoint_hook")
   tiny_pretraining.write_data(workspace)
   return workspace
-
-
-NUM_STEPS = 200
 
 
 def pretraining(workspace, folder, **changed):

@@ -1,5 +1,6 @@
 """Tests of gradient accumulation, frozen weights and loss scaling."""
 
+import functools
 import re
 from typing import NamedTuple
 
@@ -21,10 +22,9 @@ from optimization import Frozen, StepOptions
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures("graph")]
 
-FROZEN = ("bert/embeddings/", "bert/encoder/layer_0/")
-
 
 SMALL = tiny_model.config(100, num_hidden_layers=2, **tiny_model.NO_DROPOUT)
+INF = np.inf
 
 
 def small_batch():
@@ -66,11 +66,7 @@ class Results(NamedTuple):
 
 
 def take_four_steps(
-  compute,
-  make_scale=lambda: None,
-  num_micro_batches=1,
-  frozen=None,
-  **options,
+  compute, make_scale=lambda: None, num_micro_batches=1, frozen=None, **options
 ):
   options = StepOptions(**options)
   with tf.Graph().as_default(), tf.Session() as session:
@@ -101,9 +97,9 @@ def take_four_steps(
     )
 
 
-@pytest.fixture(scope="module")
-def whole():
-  return take_four_steps(FastCompute())
+@functools.cache
+def whole(**options):
+  return take_four_steps(FastCompute(), **options)
 
 
 def assert_same_steps(found, expected):
@@ -125,11 +121,11 @@ def assert_same_steps(found, expected):
     (4, FastCompute(unpad=True, jit_compile=True, recompute=True)),
   ],
 )
-def test_micro_batches_equal_the_whole_batch(whole, num_micro_batches, compute):
+def test_micro_batches_equal_the_whole_batch(num_micro_batches, compute):
   split = take_four_steps(compute, num_micro_batches=num_micro_batches)
-  assert_same_steps(split, whole)
-  assert split.global_step == whole.global_step == 4
-  assert split.sparse == whole.sparse == ["bert/embeddings/word_embeddings"]
+  assert_same_steps(split, whole())
+  assert split.global_step == whole().global_step == 4
+  assert split.sparse == whole().sparse == ["bert/embeddings/word_embeddings"]
 
 
 # A gradient that is 0 in theory is computed as rounding noise. With a small
@@ -148,12 +144,9 @@ LAMB = {"optimizer": "lamb", "epsilon": 1e-3, "layer_decay": 0.8}
   ],
 )
 def test_scaled_micro_batches_equal_the_whole_batch(make_scale, options):
-  whole = take_four_steps(FastCompute(), **options)
-  split = take_four_steps(
-    FastCompute(), make_scale, num_micro_batches=4, **options
-  )
-  assert_same_steps(split, whole)
-  added = split.variables - whole.variables
+  split = take_four_steps(FastCompute(), make_scale, 4, **options)
+  assert_same_steps(split, whole(**options))
+  added = split.variables - whole(**options).variables
   scale_variables = {"loss_scale/scale", "loss_scale/good_steps"}
   assert added == (scale_variables if make_scale is LossScale else set())
 
@@ -164,7 +157,8 @@ def test_frozen_weights_are_bitwise_unchanged_and_have_no_moments():
   results = take_four_steps(compute, **options)
   before, after = results.initial_weights, results.weights
   unchanged = {n for n in after if np.array_equal(after[n], before[n])}
-  frozen = {name for name in results.weights if name.startswith(FROZEN)}
+  scopes = "bert/embeddings/", "bert/encoder/layer_0/"
+  frozen = {name for name in results.weights if name.startswith(scopes)}
   # The gradient of a key bias is 0 up to rounding.
   zero_gradient = {"bert/encoder/layer_1/attention/self/key/bias"}
   assert frozen <= unchanged <= frozen | zero_gradient
@@ -197,20 +191,17 @@ def test_gradients_end_above_the_frozen_layers(recompute, num_parts):
 
 
 @pytest.mark.train
-def test_scaled_steps_in_float16_are_near_those_in_float32(whole):
-  half = take_four_steps(
-    FastCompute(tf.float16, unpad=True), LossScale, num_micro_batches=2
-  )
+def test_scaled_steps_in_float16_are_near_those_in_float32():
+  half = take_four_steps(FastCompute(tf.float16, unpad=True), LossScale, 2)
   # float16 has a relative rounding error of 2 ** -11. A few such errors add up,
   # and the updated weights differ by them too.
-  for one, other in zip(whole.scalars, half.scalars):
+  for one, other in zip(whole().scalars, half.scalars):
     for name, value in one.items():
       assert other[name] == pytest.approx(value, rel=2**-8), name
 
 
 # Gradient of each row of the table, before the mean over the batch.
 ROW_GRADIENTS = np.array([3.0, 4.0, 12.0, 84.0], np.float32)
-IDS = [0, 1, 1, 0]
 
 
 def table_loss(batch, _):
@@ -241,7 +232,7 @@ def tied_loss(batch, index):
 def test_the_norm_sums_gradients_of_tied_embeddings_but_not_of_repeated_ids(
   num_micro_batches, loss_fn, expected
 ):
-  batch = {"ids": tf.constant(IDS)}
+  batch = {"ids": tf.constant([0, 1, 1, 0])}
   gradients = compute_gradients(loss_fn, batch, num_micro_batches)
   step = optimization.training_step(gradients, 0.1, 10, 0)
   with tf.Session() as session:
@@ -252,8 +243,7 @@ def test_the_norm_sums_gradients_of_tied_embeddings_but_not_of_repeated_ids(
 
 def test_an_unused_weight_has_no_gradient():
   unused = tf.get_variable("unused", initializer=tf.ones([1]))
-  batch = {"ids": tf.constant([0, 1])}
-  gradients = compute_gradients(table_loss, batch, 2)
+  gradients = compute_gradients(table_loss, {"ids": tf.constant([0, 1])}, 2)
   names = (variable.op.name for variable in gradients.variables)
   by_name = dict(zip(names, gradients.gradients))
   assert by_name[unused.op.name] is None
@@ -312,9 +302,6 @@ def test_step_with_nan_or_inf_changes_no_weight(session, factor, options):
   assert changed == {"global_step", "loss_scale/scale", "loss_scale/good_steps"}
   assert after["global_step"] == 2
   assert {"w", "w/adam_m", "w/adam_v"} < set(before)
-
-
-INF = np.inf
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,11 @@ from bertlib.training import loop
 from bertlib.training.loop import DevScores
 
 pytestmark = pytest.mark.unit
+FALLING = {4: 0.9, 8: 0.8, 12: 0.7, 13: 0.6}
+RISING = {4: 0.6, 8: 0.7, 12: 0.8, 13: 0.9}
+TRAPEZOID = {"schedule": "trapezoidal", "decay_proportion": 0.5}
+PAIRS = [(a, b) for a, b, _ in tiny_classifier.SENTENCES * 2]
+EVALUATION = ["--eval_steps=2", "--patience=2", "--best_metric=eval_loss"]
 
 
 @pytest.mark.parametrize(
@@ -42,9 +47,7 @@ pytestmark = pytest.mark.unit
     ("mae", 0.4, 0.5, True),
   ],
 )
-def test_higher_is_better_except_for_losses_and_errors(
-  metric, score, than, better
-):
+def test_higher_is_better_but_for_loss_and_error(metric, score, than, better):
   assert result_files.is_better(metric, score, than, ["mae"]) == better
 
 
@@ -187,10 +190,6 @@ def evaluated_steps(folder):
   return [row["step"] for row in rows_of(folder)]
 
 
-FALLING = {4: 0.9, 8: 0.8, 12: 0.7, 13: 0.6}
-RISING = {4: 0.6, 8: 0.7, 12: 0.8, 13: 0.9}
-
-
 @pytest.mark.smoke
 @pytest.mark.train
 @pytest.mark.parametrize(
@@ -281,8 +280,7 @@ def test_statistics_over_seeds_match_the_textbook():
 )
 def test_best_seed_has_the_best_score(metric, values, best):
   results = {i: {f"eval_{metric}": value} for i, value in enumerate(values)}
-  summary = loop.summarize_seeds(metric, results)
-  assert summary["best_seed"] == best
+  assert loop.summarize_seeds(metric, results)["best_seed"] == best
 
 
 def test_metric_that_a_run_lacks_is_refused():
@@ -334,9 +332,6 @@ def test_statistics_with_nan_are_strict_json(tmp_path):
   assert np.isnan(read["median"]) and np.isnan(read["scores"]).all()
 
 
-TRAPEZOID = {"schedule": "trapezoidal", "decay_proportion": 0.5}
-
-
 @pytest.mark.parametrize(
   ("num_warmup_steps", "flags", "words"),
   [
@@ -346,9 +341,7 @@ TRAPEZOID = {"schedule": "trapezoidal", "decay_proportion": 0.5}
     (100, {"decay_proportion": 0.5}, None),
   ],
 )
-def test_a_schedule_without_effect_is_said(
-  num_warmup_steps, flags, words, caplog
-):
+def test_a_useless_schedule_is_said(num_warmup_steps, flags, words, caplog):
   settings = option.make(OptimizerSettings, **flags)
   loop.warn_of_schedule(settings, 100, num_warmup_steps)
   assert (words or "") in caplog.text
@@ -356,9 +349,6 @@ def test_a_schedule_without_effect_is_said(
 
 
 # Whole runs
-
-
-PAIRS = [(a, b) for a, b, _ in tiny_classifier.SENTENCES * 2]
 
 
 @pytest.fixture(scope="module")
@@ -383,9 +373,6 @@ def flags_of(workspace, output_dir):
 def main(workspace):
   with commands.in_process(run_classifier) as run:
     yield lambda output_dir, *more: run(*flags_of(workspace, output_dir), *more)
-
-
-EVALUATION = ["--eval_steps=2", "--patience=2", "--best_metric=eval_loss"]
 
 
 @pytest.fixture(scope="module")

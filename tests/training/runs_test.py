@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tiny_model
+from refused import assert_refused
 
 import modeling
 from bertlib.checkpoints import checkpoint_files
@@ -173,8 +174,7 @@ def test_each_choice_of_an_example_takes_memory(flags):
   for shape in ((384,), (4, 384)):  # a text, and four choices
     features = {"input_ids": tf_records.Feature(shape)}
     task = Task(TaskRecord("a_script"), None, features, ["loss"])
-    run = run_of(flags, task, BASE)
-    _, _, num_micro_batches, _ = loop.plan_of(run)
+    _, _, num_micro_batches, _ = loop.plan_of(run_of(flags, task, BASE))
     found.append(num_micro_batches)
   assert 4 * found[0] == found[1]
 
@@ -194,8 +194,7 @@ def test_weights_are_copied_for_compiled_updates(flags, settings, expected):
 
 
 def test_a_loss_over_the_batch_takes_its_memory_in_each_plan(flags):
-  whole = step_plan.step_bytes(BASE, 24, SHAPE) / 1e9
-  flags.memory_gb = whole + 1
+  flags.memory_gb = step_plan.step_bytes(BASE, 24, SHAPE) / 1e9 + 1
   found = []
   for loss_bytes in (0, 10**9, 2 * 10**9):
     shape = SHAPE._replace(loss_bytes=loss_bytes)
@@ -220,8 +219,7 @@ def test_too_little_memory_is_refused(flags, memory_gb, loss_bytes, problem):
 
 def test_micro_batches_divide_the_share_of_a_tpu_core(flags):
   flags.use_tpu, flags.gradient_accumulation_steps = True, 2
-  with pytest.raises(InputError, match="=24 shared by 8 replicas"):
-    plan(flags, FastCompute())
+  assert_refused("=24 shared by 8 replicas", plan, flags, FastCompute())
 
 
 def test_evaluations_at_once_have_own_records(flags, tmp_path, monkeypatch):
@@ -269,17 +267,6 @@ def test_progress_shows_every_so_many_steps_and_the_last(log):
   assert re.fullmatch(pattern, shown[-1])
 
 
-def begin(hook):
-  with tf.Graph().as_default(), tf.Session() as session:
-    session.run(tf.train.create_global_step().initializer)
-    hook.after_create_session(session, None)
-
-
-def take_step(hook, **values):
-  hook.before_run(None)
-  hook.after_run(None, types.SimpleNamespace(results=values))
-
-
 @pytest.mark.parametrize(
   ("losses", "norms", "warnings"),
   [
@@ -291,9 +278,13 @@ def take_step(hook, **values):
 )
 def test_training_that_learns_nothing_is_named(losses, norms, warnings, caplog):
   hook = hooks.ProgressHook({}, 3, batch_size=6, log_steps=1)
-  begin(hook)
+  with tf.Graph().as_default(), tf.Session() as session:
+    session.run(tf.train.create_global_step().initializer)
+    hook.after_create_session(session, None)
   for loss, norm in zip(losses, norms):
-    take_step(hook, loss=loss, rate=0, norm=norm)
+    hook.before_run(None)
+    values = {"loss": loss, "rate": 0, "norm": norm}
+    hook.after_run(None, types.SimpleNamespace(results=values))
   lines = [line for line in caplog.messages if line.startswith("step ")]
   assert [line.partition(" again")[0] for line in lines] == warnings
 
@@ -344,8 +335,7 @@ def test_rows_that_fill_the_last_batch_are_left_out(flags, monkeypatch):
     run_of(flags, Task(TaskRecord("a"), None, {}, [])),
     start=checkpoint_files.Start(),
   )
-  rows = loop.predict(run, None, 5)
-  assert [row["label"] for row in rows] == [0, 1, 2, 3, 4]
+  assert [row["label"] for row in loop.predict(run, None, 5)] == [0, 1, 2, 3, 4]
   assert ended  # Estimator has closed its session
 
 
@@ -373,16 +363,14 @@ def test_predictions_of_an_earlier_evaluation_are_removed(tmp_path):
   earlier = [result_files.DevPrediction("dev-1", "yes", "no")]
   for predictions in (earlier, None):  # as on a TPU
     loop.write_metrics(this_run, {"a": 1}, None, predictions=predictions)
-    path = tmp_path / "eval_predictions.jsonl"
-    assert path.exists() == bool(predictions)
+    assert (tmp_path / "eval_predictions.jsonl").exists() == bool(predictions)
   assert (tmp_path / "eval_results.txt").read_text() == "a = 1\n"
 
 
 def test_results_name_another_precision_than_float32(tmp_path):
   for name, line in (("int8", "precision = int8\n"), ("float32", "")):
     loop.write_metrics(written_by(tmp_path, name), {"a": 1}, None)
-    found = (tmp_path / "eval_results.txt").read_text()
-    assert found == f"a = 1\n{line}"
+    assert (tmp_path / "eval_results.txt").read_text() == f"a = 1\n{line}"
 
 
 def written_by(folder, precision):

@@ -121,8 +121,7 @@ def test_losses_of_tpu_cores_have_one_normalizer(on_core):
   arguments = arguments_of(use_tpu=True, num_micro_batches=2)
   with tf.Graph().as_default(), tf.Session() as session:
     weights = tf.constant([1, 0, 1, 1])
-    normalizer = train_step.loss_normalizer(weights, arguments)
-    assert session.run(normalizer) == 1.5
+    assert session.run(train_step.loss_normalizer(weights, arguments)) == 1.5
 
 
 @pytest.mark.parametrize("fixed, shown", [(0.0, "3.277e+04"), (128.0, "128")])
@@ -155,9 +154,8 @@ def test_scalars_reach_tensorboard(tmp_path):
     steps = tf.data.Dataset.range(1, 7)  # every value is the step
     return steps.map(lambda step: tf.fill([4], tf.cast(step, tf.float32)))
 
-  config = estimator_api.RunConfig(
-    model_dir=str(tmp_path), save_summary_steps=0
-  )
+  model_dir = str(tmp_path)
+  config = estimator_api.RunConfig(model_dir=model_dir, save_summary_steps=0)
   estimator = estimator_api.TPUEstimator(
     model_fn, config=config, use_tpu=False, train_batch_size=4
   )
