@@ -15,6 +15,7 @@ import run_outputs
 import tensorflow.compat.v1 as tf
 import tiny_model
 import wrong_input_files
+from parametrize import parametrize
 from refused import assert_refused, refusal
 
 import modeling
@@ -155,12 +156,10 @@ def test_the_head_of_another_task_is_left_out_of_a_training(checkpoint, caplog):
   assert "(output_bias, output_weights) is that of" in warnings_of(caplog)[0]
 
 
-@pytest.mark.parametrize(
-  ("num_layers", "options", "message"),
-  [
-    (2, {"new_heads": True}, "weights that the model does not use"),
-    (1, {}, "output_weights has shape"),
-  ],
+@parametrize(
+  "num_layers, options, message",
+  (2, {"new_heads": True}, "weights that the model does not use"),
+  (1, {}, "output_weights has shape"),
 )
 def test_unfitting_weights_are_refused(num_layers, options, message, tmp_path):
   path = write_checkpoint(tmp_path, num_hidden_layers=num_layers)
@@ -277,8 +276,9 @@ def test_a_model_in_output_dir_precedes_init_checkpoint(checkpoint, tmp_path):
 
 def test_resume_never_and_must_are_enforced():
   last = "out/model.ckpt-7"
-  for when in ("auto", last), ("auto", None), ("never", None), ("must", last):
-    checkpoint_files.check_resume(when[0], "out", when[1])
+  for when, path in ("auto", last), ("auto", None), ("never", None):
+    checkpoint_files.check_resume(when, "out", path)
+  checkpoint_files.check_resume("must", "out", last)
   with pytest.raises(InputError, match=r"holds model\.ckpt-7.*--resume=never"):
     checkpoint_files.check_resume("never", "out", last)
   with pytest.raises(InputError, match=r"no checkpoint.*--resume=must"):
@@ -297,13 +297,11 @@ def damage(checkpoint, ending=DATA, change=truncated):
   path.write_bytes(change(path.read_bytes()))
 
 
-@pytest.mark.parametrize(
-  ("ending", "change", "message"),
-  [
-    (DATA, truncated, rf"{DATA}: is incomplete, has \d+ of \d+ bytes"),
-    (".index", truncated, r"\.index: cannot be read"),
-    (DATA, wrong_input_files.flip(300), f"{DATA}: is corrupt"),
-  ],
+@parametrize(
+  "ending, change, message",
+  (DATA, truncated, rf"{DATA}: is incomplete, has \d+ of \d+ bytes"),
+  (".index", truncated, r"\.index: cannot be read"),
+  (DATA, wrong_input_files.flip(300), f"{DATA}: is corrupt"),
 )
 def test_training_resumes_from_the_last_complete_checkpoint(
   checkpoint, tmp_path, caplog, ending, change, message
@@ -325,7 +323,7 @@ def test_training_resumes_from_the_last_complete_checkpoint(
   assert list(state.all_model_checkpoint_paths) == [checkpoint, middle]
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+@parametrize("value", np.nan, np.inf)
 def test_training_does_not_start_from_nan_or_inf(checkpoint, tmp_path, value):
   bias = np.array([0, value], np.float32)
   bad = saved_as(tmp_path / "bad.ckpt", checkpoint, output_bias=bias)
@@ -336,7 +334,7 @@ def test_training_does_not_start_from_nan_or_inf(checkpoint, tmp_path, value):
   assert start.trained == bad
 
 
-@pytest.mark.parametrize("state", [None, b"", b"\0" * 99, b"model_check"])
+@parametrize("state", None, b"", b"\0" * 99, b"model_check")
 def test_without_a_state_file_the_highest_step_is_the_last(
   checkpoint, tmp_path, caplog, state
 ):
@@ -421,17 +419,15 @@ def test_files_of_interrupted_saves_are_removed(checkpoint, tmp_path):
   assert {path.name for path in tmp_path.iterdir()} == kept
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "name",
-  [
-    "model.ckpt-9-hf/config.json",
-    "model.ckpt-9_results.json",
-    "notes.ckpt-9.txt",
-    "model.ckpt-old.index",
-    "good.ckpt-100.meta",
-    "model.ckpt-8_temp/notes.txt",
-    "checkpoint.tmp.backup",
-  ],
+  "model.ckpt-9-hf/config.json",
+  "model.ckpt-9_results.json",
+  "notes.ckpt-9.txt",
+  "model.ckpt-old.index",
+  "good.ckpt-100.meta",
+  "model.ckpt-8_temp/notes.txt",
+  "checkpoint.tmp.backup",
 )
 def test_files_of_the_user_are_kept(checkpoint, tmp_path, name):
   best = tmp_path / "best"
@@ -450,7 +446,7 @@ def test_a_truncated_best_checkpoint_is_an_error(checkpoint, tmp_path):
     checkpoint_files.trained_checkpoint(str(tmp_path))
 
 
-@pytest.mark.parametrize("sharded", [False, True])
+@parametrize("sharded", False, True)
 def test_a_saved_checkpoint_is_complete_to_the_byte(tmp_path, sharded):
   with tf.Graph().as_default(), tf.Session() as session:
     rows = tf.fixed_size_partitioner(3)
@@ -604,7 +600,7 @@ def test_num_threads_is_the_number_of_threads(checkpoint, tmp_path):
 ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 
-@pytest.mark.parametrize("precision", ROUNDING)
+@parametrize("precision", *ROUNDING)
 def test_constants_and_variables_agree_within_rounding(
   checkpoint, tmp_path, monkeypatch, precision
 ):
@@ -622,7 +618,7 @@ def test_constants_and_variables_agree_within_rounding(
   assert (constants != exact).any()
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@parametrize("precision", "float32", "bfloat16")
 def test_a_model_whose_training_goes_on_is_loaded(
   checkpoint, tmp_path, monkeypatch, precision
 ):
@@ -645,8 +641,7 @@ def test_a_folder_without_a_model_of_the_script_is_refused(tmp_path):
   assert_refused("holds no model that labels texts", Loaded, str(tmp_path))
   write_checkpoint(tmp_path)
   write_model_files(tmp_path, script="run_ner")
-  with pytest.raises(InputError, match="holds no model that labels texts"):
-    Loaded(str(tmp_path))
+  assert_refused("holds no model that labels texts", Loaded, str(tmp_path))
 
 
 @pytest.mark.unit
@@ -656,24 +651,22 @@ def test_a_missing_config_is_named(tmp_path):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-  ("changed", "problem"),
-  [
-    ({"kind": "regression"}, "has 2 labels, but regression has none"),
-    ({"kind": "classification", "labels": []}, "has 0 labels; classificatio"),
-    ({"labels": ["0", "0"]}, "repeats a label"),
-    ({"script": "run_ner", "labels": []}, "has no labels"),
-    ({"max_seq_length": float("nan")}, "max_seq_length is NaN, not an integer"),
-    ({"doc_stride": 0}, "doc_stride is 0, not an integer from 1 to"),
-    ({"precision": "int4"}, 'precision is "int4", not one of float32'),
-    ({"thresholds": {"0": 1.5}}, "thresholds.0 is 1.5, not a number from 0"),
-    ({"thresholds": {"0": "0.5"}}, "thresholds.0 is '0.5'"),
-    ({"thresholds": {"2": 0.5}}, "has a threshold of '2', no label"),
-    ({"matryoshka_dims": [8, 0]}, "matryoshka_dims is [8, 0]"),
-    ({"null_score_diff_threshold": float("nan")}, "null_score_diff_threshold"),
-    ({"prompts": {"query": 3}}, "embedding.prompts.query is 3, not text"),
-    ({"default_prompt": "query"}, "default_prompt is 'query', which is no pro"),
-  ],
+@parametrize(
+  "changed, problem",
+  ({"kind": "regression"}, "has 2 labels, but regression has none"),
+  ({"kind": "classification", "labels": []}, "has 0 labels; classificatio"),
+  ({"labels": ["0", "0"]}, "repeats a label"),
+  ({"script": "run_ner", "labels": []}, "has no labels"),
+  ({"max_seq_length": float("nan")}, "max_seq_length is NaN, not an integer"),
+  ({"doc_stride": 0}, "doc_stride is 0, not an integer from 1 to"),
+  ({"precision": "int4"}, 'precision is "int4", not one of float32'),
+  ({"thresholds": {"0": 1.5}}, "thresholds.0 is 1.5, not a number from 0"),
+  ({"thresholds": {"0": "0.5"}}, "thresholds.0 is '0.5'"),
+  ({"thresholds": {"2": 0.5}}, "has a threshold of '2', no label"),
+  ({"matryoshka_dims": [8, 0]}, "matryoshka_dims is [8, 0]"),
+  ({"null_score_diff_threshold": float("nan")}, "null_score_diff_threshold"),
+  ({"prompts": {"query": 3}}, "embedding.prompts.query is 3, not text"),
+  ({"default_prompt": "query"}, "default_prompt is 'query', which is no pro"),
 )
 def test_values_of_model_json_are_checked(tmp_path, changed, problem):
   if changed.keys() & vars(embedding_spec.EmbeddingSpec()).keys():

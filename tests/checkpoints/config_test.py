@@ -5,6 +5,7 @@ import json
 import pytest
 import reference_data
 import wrong_input_world
+from parametrize import parametrize
 from refused import assert_refused
 
 import modeling
@@ -14,13 +15,11 @@ from bertlib.cli.errors import InputError
 pytestmark = pytest.mark.unit
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "name",
-  [
-    "chinese_L-12_H-768_A-12",
-    "multi_cased_L-12_H-768_A-12",
-    "uncased_L-24_H-1024_A-16",
-  ],
+  "chinese_L-12_H-768_A-12",
+  "multi_cased_L-12_H-768_A-12",
+  "uncased_L-24_H-1024_A-16",
 )
 def test_published_configs_are_accepted(name, caplog):
   path = reference_data.data("bert", "config", f"{name}.json")
@@ -78,7 +77,7 @@ def test_optional_keys_have_defaults(tmp_path):
   assert (config.hidden_act, config.hidden_dropout_prob) == ("gelu", 0.1)
 
 
-@pytest.mark.parametrize("value", [0, 0.0, 0.5])
+@parametrize("value", 0, 0.0, 0.5)
 def test_rates_may_be_integers(value):
   values = wrong_input_world.CONFIG | {"hidden_dropout_prob": value}
   model_folder.check_config("config", values)
@@ -101,7 +100,7 @@ def with_one_edit(key):
       yield before + after[1:2] + after[0] + after[2:]
 
 
-@pytest.mark.parametrize("key", [*model_folder.SIZES, "layer_norm_eps"])
+@parametrize("key", *model_folder.SIZES, "layer_norm_eps")
 def test_misspelled_keys_are_refused(key):
   for misspelled in {*with_one_edit(key)} - {key}:
     with pytest.raises(InputError, match=f"unknown key {misspelled}"):

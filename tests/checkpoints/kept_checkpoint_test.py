@@ -11,6 +11,7 @@ import commands
 import numpy as np
 import pytest
 import run_outputs
+from parametrize import parametrize
 
 from bertlib.checkpoints import checkpoint_files
 from bertlib.io import folder_lock
@@ -79,7 +80,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("use", COMMANDS)
+@parametrize("use", *COMMANDS)
 def test_a_command_reads_beside_a_training(use, folder, world, tmp_path):
   line = COMMANDS[use].format(folder=folder, world=world, out=tmp_path / "out")
   if use == "SavedModel":  # of ids alone, which takes a fifth of the time
@@ -107,7 +108,7 @@ def test_an_error_names_the_checkpoint_itself(folder, tmp_path):
   assert not hidden(folder)
 
 
-@pytest.mark.parametrize("links", [True, False])
+@parametrize("links", True, False)
 def test_weights_are_those_of_a_checkpoint_now_gone(links, folder, monkeypatch):
   if not links:
     monkeypatch.setattr(os, "link", refuse_to_link, raising=False)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import run_outputs
 import signatures_test
+from parametrize import parametrize
 from refused import refusal
 from signatures_test import MODELS
 
@@ -91,7 +92,7 @@ def check(folder, kind):
   return model_folder.check(str(folder), task)
 
 
-@pytest.mark.parametrize(("kind", "damage"), ROWS)
+@parametrize("kind, damage", *ROWS)
 def test_a_wrong_folder_is_refused(kind, damage, tmp_path):
   signatures_test.write_files(tmp_path, **MODELS[kind])
   assert check(tmp_path, kind)
@@ -110,9 +111,7 @@ OTHERS = ("no script", "another script", "one label")
 
 
 @pytest.mark.graph
-@pytest.mark.parametrize(
-  ("kind", "damage"), [row for row in ROWS if row[1] not in OTHERS]
-)
+@parametrize("kind, damage", *([row for row in ROWS if row[1] not in OTHERS]))
 def test_a_wrong_folder_is_refused_by_a_command(kind, damage, tmp_path):
   signatures_test.write_files(tmp_path, **MODELS[kind])
   values = {"a": np.zeros(1)}

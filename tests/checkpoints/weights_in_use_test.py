@@ -8,6 +8,7 @@ import pytest
 import run_outputs
 import tiny_huggingface
 from absl import logging
+from parametrize import parametrize
 
 import run_classifier
 import run_embeddings
@@ -86,13 +87,11 @@ def test_state_of_a_training_is_no_unused_weight(folder_of, world):
 
 
 # The other uses have the weights of a model by what each task shares.
-@pytest.mark.parametrize(
-  ("how", "name"),
-  [
-    *(("prediction", name) for name in MODELS),
-    ("prediction elsewhere", "trained"),
-    ("SavedModel", "trained"),
-  ],
+@parametrize(
+  "how, name",
+  *(("prediction", name) for name in MODELS),
+  ("prediction elsewhere", "trained"),
+  ("SavedModel", "trained"),
 )
 def test_an_unused_weight_is_named(how, name, folder_of, world):
   done = use(how, name, folder_of(name, EXTRA), world)
@@ -101,12 +100,10 @@ def test_an_unused_weight_is_named(how, name, folder_of, world):
   assert "use: extra/kernel. Use the code that trained it" in done.stderr
 
 
-@pytest.mark.parametrize(
-  ("name", "precision"),
-  [
-    *((name, "float32") for name in MODELS if name != "trained_pretraining"),
-    ("trained", "bfloat16"),
-  ],
+@parametrize(
+  "name, precision",
+  *((name, "float32") for name in MODELS if name != "trained_pretraining"),
+  ("trained", "bfloat16"),
 )
 def test_a_predictor_names_unused_weights(name, precision, folder_of, caplog):
   logging.set_verbosity(logging.WARNING)
@@ -115,7 +112,7 @@ def test_a_predictor_names_unused_weights(name, precision, folder_of, caplog):
   assert "does not use: extra/kernel. Use the code" in caplog.text
 
 
-@pytest.mark.parametrize("how", USES)
+@parametrize("how", *USES)
 def test_a_weight_that_is_not_finite_is_refused(how, folder_of, world):
   folder = folder_of("trained", NAN)
   error = use(how, "trained", folder, world, run=commands.fail)
@@ -123,7 +120,7 @@ def test_a_weight_that_is_not_finite_is_refused(how, folder_of, world):
   assert f"{expected} Use another checkpoint" in error
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@parametrize("precision", "float32", "bfloat16")
 def test_a_predictor_refuses_a_weight_that_is_not_finite(precision, folder_of):
   folder = str(folder_of("trained", NAN))
   with pytest.raises(InputError, match=f"{BIAS} contains NaN or Inf"):

@@ -7,6 +7,7 @@ import threading
 import commands
 import pytest
 import tensorflow as tf
+from parametrize import parametrize
 from refused import assert_refused
 from tensorflow.io import gfile
 
@@ -48,7 +49,7 @@ def test_a_program_without_arguments_refuses_them(script):
   assert line.startswith("script.py: error: 'a': not a flag")
 
 
-@pytest.mark.parametrize("verbosity", [0, 1])
+@parametrize("verbosity", 0, 1)
 def test_input_error_is_one_line_after_a_traceback_if_asked(script, verbosity):
   raises = script("raise errors.InputError('x.tsv, row 3: fix it')")
   done = commands.run(raises, f"--verbosity={verbosity}")
@@ -58,7 +59,7 @@ def test_input_error_is_one_line_after_a_traceback_if_asked(script, verbosity):
   assert ("in main\n" in traceback) == bool(traceback) == bool(verbosity)
 
 
-@pytest.mark.parametrize("joined", ["a", "a and b", "a, b and c"])
+@parametrize("joined", "a", "a and b", "a, b and c")
 def test_english_list_joins_words(joined):
   words = joined.replace(" and ", ", ").split(", ")
   assert errors.english_list(words) == joined
@@ -70,18 +71,16 @@ IS_FOLDER = os.strerror(errno.EISDIR)
 
 
 @pytest.mark.graph
-@pytest.mark.parametrize(
-  ("action", "name", "message"),
-  [
-    (open, "gone", GONE),
-    (open, "folder", IS_FOLDER),
-    (open, "file/x", NO_FOLDER),
-    (lambda path: gfile.GFile(path).read(), "gone", GONE),
-    (lambda path: gfile.GFile(path).read(), "folder", IS_FOLDER),
-    (lambda path: gfile.GFile(path, "w").write("x"), "gone/x", GONE),
-    (lambda path: gfile.makedirs(f"{path}/x"), "file", NO_FOLDER),
-    (tf.io.TFRecordWriter, "gone/x", GONE),
-  ],
+@parametrize(
+  "action, name, message",
+  (open, "gone", GONE),
+  (open, "folder", IS_FOLDER),
+  (open, "file/x", NO_FOLDER),
+  (lambda path: gfile.GFile(path).read(), "gone", GONE),
+  (lambda path: gfile.GFile(path).read(), "folder", IS_FOLDER),
+  (lambda path: gfile.GFile(path, "w").write("x"), "gone/x", GONE),
+  (lambda path: gfile.makedirs(f"{path}/x"), "file", NO_FOLDER),
+  (tf.io.TFRecordWriter, "gone/x", GONE),
 )
 def test_file_errors_of_python_and_tensorflow_are_one_line(
   tmp_path, action, name, message
@@ -100,14 +99,12 @@ LONG = (
 EAGER = "{{function_node __wrapped__SaveV2}} /x/m.tmp; REASON [Op:SaveV2]"
 
 
-@pytest.mark.parametrize(
-  ("error", "text", "reason"),
-  [
-    (tf.errors.UnknownError, LONG, "Permission denied"),
-    (tf.errors.UnknownError, LONG, "File too large. "),
-    (tf.errors.OutOfRangeError, EAGER, "File too large. "),
-    (tf.errors.UnknownError, LONG, "Read-only file system. Name another path"),
-  ],
+@parametrize(
+  "error, text, reason",
+  (tf.errors.UnknownError, LONG, "Permission denied"),
+  (tf.errors.UnknownError, LONG, "File too large. "),
+  (tf.errors.OutOfRangeError, EAGER, "File too large. "),
+  (tf.errors.UnknownError, LONG, "Read-only file system. Name another path"),
 )
 def test_file_error_is_found_in_a_long_message(error, text, reason):
   found = error(None, None, text.replace("REASON", reason.partition(". ")[0]))
@@ -117,14 +114,12 @@ def test_file_error_is_found_in_a_long_message(error, text, reason):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
+@parametrize(
   "error",
-  [
-    "KeyError('k')",
-    "OSError('names no file')",
-    "ConnectionResetError(104, 'Connection reset by peer')",
-    "ValueError('broken; No such luck')",
-  ],
+  "KeyError('k')",
+  "OSError('names no file')",
+  "ConnectionResetError(104, 'Connection reset by peer')",
+  "ValueError('broken; No such luck')",
 )
 def test_other_errors_keep_their_traceback(script, error):
   done = commands.run(script(f"raise {error}"), own_process=True)
@@ -188,7 +183,7 @@ def test_file_is_replaced_when_it_is_complete(tmp_path, path):
   assert os.listdir(tmp_path) == ["out"]
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+@parametrize("error", ValueError, KeyboardInterrupt, SystemExit)
 def test_failure_keeps_the_earlier_file_and_nothing_else(tmp_path, path, error):
   with pytest.raises(error), files.atomic_write(path) as file:
     file.write("later")
@@ -197,9 +192,8 @@ def test_failure_keeps_the_earlier_file_and_nothing_else(tmp_path, path, error):
   assert os.listdir(tmp_path) == ["out"]
 
 
-@pytest.mark.parametrize(
-  ("name", "error"),
-  [("", IsADirectoryError), ("/no/folder", FileNotFoundError)],
+@parametrize(
+  "name, error", ("", IsADirectoryError), ("/no/folder", FileNotFoundError)
 )
 def test_error_names_the_file_not_its_temporary_name(tmp_path, name, error):
   path = f"{tmp_path}{name}"
@@ -221,16 +215,14 @@ def test_pipe_is_written_directly(tmp_path):
   assert path.is_fifo()
 
 
-@pytest.mark.parametrize(
-  ("text", "shown"),
-  [
-    ("plain text", "plain text"),
-    ("中文 naïve\u00a0שלום", "中文 naïve\u00a0שלום"),
-    ("\x1b[31mred\x07", r"\x1b[31mred\x07"),
-    ("two\nlines\r\tand\x7f\x9b", r"two\nlines\r\tand\x7f\x9b"),
-    ("\u202eright to left\u2066", r"\u202eright to left\u2066"),
-    ("half \udcff", r"half \udcff"),
-  ],
+@parametrize(
+  "text, shown",
+  ("plain text", "plain text"),
+  ("中文 naïve\u00a0שלום", "中文 naïve\u00a0שלום"),
+  ("\x1b[31mred\x07", r"\x1b[31mred\x07"),
+  ("two\nlines\r\tand\x7f\x9b", r"two\nlines\r\tand\x7f\x9b"),
+  ("\u202eright to left\u2066", r"\u202eright to left\u2066"),
+  ("half \udcff", r"half \udcff"),
 )
 def test_printable_escapes_only_control_characters(text, shown):
   assert errors.printable(text) == shown
@@ -262,17 +254,15 @@ def corpus(tmp_path, monkeypatch):
   return path
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "name",
-  [
-    "corpus.txt",
-    "./corpus.txt",
-    "folder/../corpus.txt",
-    "link.txt",
-    "hard.txt",
-    "linked/corpus.txt",
-    "file://{folder}/corpus.txt",
-  ],
+  "corpus.txt",
+  "./corpus.txt",
+  "folder/../corpus.txt",
+  "link.txt",
+  "hard.txt",
+  "linked/corpus.txt",
+  "file://{folder}/corpus.txt",
 )
 def test_output_that_is_an_input_under_another_name_is_refused(corpus, name):
   name = name.format(folder=corpus.parent)
@@ -311,17 +301,15 @@ def test_folder_is_refused_if_inputs_would_be_overwritten(corpus):
   files.check_output_dir("missing", names, ["other.txt"])
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "name",
-  [
-    "../outside.bin",
-    "sub/../../outside.bin",
-    "..\\outside.bin",
-    "link.bin",
-    "",
-    None,
-    "nul\0.bin",
-  ],
+  "../outside.bin",
+  "sub/../../outside.bin",
+  "..\\outside.bin",
+  "link.bin",
+  "",
+  None,
+  "nul\0.bin",
 )
 def test_file_list_may_name_only_files_in_its_own_folder(tmp_path, name):
   folder = tmp_path / "model"

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from parametrize import parametrize
 
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import RUN, Steps
@@ -40,7 +41,7 @@ def test_a_dry_run_goes_on_where_a_step_needs_no_failed_one(capsys):
   assert output == "pass  output"
 
 
-@pytest.mark.parametrize("status", ["fail", "skip"])
+@parametrize("status", "fail", "skip")
 def test_a_dry_run_goes_on_with_what_is_given_instead(capsys, status):
   step = Steps(is_dry_run=True)
   path = "gone.json" if status == "fail" else step("config", os.stat, "gone")
@@ -67,7 +68,7 @@ def test_a_step_within_which_a_failed_one_is_needed_is_skipped(capsys):
   assert run.split()[:2] == ["skip", "run"]
 
 
-@pytest.mark.parametrize("is_dry_run", [True, False])
+@parametrize("is_dry_run", True, False)
 def test_a_bug_keeps_its_traceback(is_dry_run):
   step = Steps(is_dry_run)
   with pytest.raises(ZeroDivisionError), step.until_end():

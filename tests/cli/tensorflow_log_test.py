@@ -8,6 +8,7 @@ from importlib import metadata
 
 import commands
 import pytest
+from parametrize import parametrize
 
 pytestmark = pytest.mark.process
 
@@ -26,14 +27,12 @@ def run(last):
   return commands.run_code(SCRIPT.format(last=last))
 
 
-@pytest.mark.parametrize(
-  ("last", "shown"),
-  [
-    ("pass", ["after"]),
-    ("raise ImportError('no such module')", ["held back", "no such module"]),
-    ("sys.exit('ends here')", ["held back", "ends here"]),
-    ("os.abort()", ["held back"]),  # as TensorFlow does on old processors
-  ],
+@parametrize(
+  "last, shown",
+  ("pass", ["after"]),
+  ("raise ImportError('no such module')", ["held back", "no such module"]),
+  ("sys.exit('ends here')", ["held back", "ends here"]),
+  ("os.abort()", ["held back"]),  # as TensorFlow does on old processors
 )
 def test_captured_output_is_printed_if_the_block_fails(last, shown):
   done = run(last)
@@ -102,13 +101,11 @@ print([name for name in ("keras", "tf_keras") if name in sys.modules])
   metadata.version("tensorflow").startswith("2.15."),
   reason="TensorFlow 2.15 has no Keras 3",
 )
-@pytest.mark.parametrize(
-  ("prepare", "imported"),
-  [
-    ("tensorflow_log.select_keras_2()", ["tf_keras"]),
-    ("tensorflow_log.hide_information(keras_2=True)", ["tf_keras"]),
-    ("tensorflow_log.hide_information()", ["keras"]),
-  ],
+@parametrize(
+  "prepare, imported",
+  ("tensorflow_log.select_keras_2()", ["tf_keras"]),
+  ("tensorflow_log.hide_information(keras_2=True)", ["tf_keras"]),
+  ("tensorflow_log.hide_information()", ["keras"]),
 )
 def test_keras_3_is_not_imported_beside_estimator(prepare, imported):
   done = commands.run_code(IMPORTED.format(prepare=prepare))

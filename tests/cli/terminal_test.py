@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from absl import logging
+from parametrize import parametrize
 
 from bertlib.cli import terminal
 from bertlib.io import files
@@ -13,7 +14,7 @@ from bertlib.io import files
 pytestmark = pytest.mark.unit
 
 
-@pytest.mark.parametrize("is_terminal", [False, True])
+@parametrize("is_terminal", False, True)
 def test_data_are_escaped_on_a_terminal_only(capsys, monkeypatch, is_terminal):
   monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
   terminal.show("a\x1b[2J", "b")

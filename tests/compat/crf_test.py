@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from modeling_test import run
+from parametrize import parametrize
 
 from bertlib.compat import crf
 
@@ -58,8 +59,8 @@ def test_scores_are_those_of_all_tag_sequences():
     tags, scores = tuple(TAGS[index, : LENGTHS[index]]), all_scores(index)
     allowed = [
       score
-      for tags_of_it, score in scores.items()
-      if all(ALLOWED[index, range(len(tags_of_it)), tags_of_it])
+      for path, score in scores.items()
+      if ALLOWED[index, range(len(path)), path].all()
     ]
     norm = log_sum(list(scores.values()))
     expected = unary_score(index, tags), binary_score(tags), scores[tags]
@@ -67,7 +68,7 @@ def test_scores_are_those_of_all_tag_sequences():
     np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("num_tokens", [4, 1])
+@parametrize("num_tokens", 4, 1)
 def test_decoding_finds_the_best_sequence(num_tokens):
   lengths = np.minimum(LENGTHS, num_tokens)
   with tf.Graph().as_default():

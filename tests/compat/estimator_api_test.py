@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tpu_graph
+from parametrize import parametrize
 
 from bertlib.compat import estimator_api
 
@@ -51,9 +52,8 @@ hook_of_spec = CountSteps()
 
 
 def input_fn(params):
-  return tf.data.Dataset.from_tensor_slices(({"x": X}, Y)).batch(
-    params["batch_size"], drop_remainder=True
-  )
+  data = tf.data.Dataset.from_tensor_slices(({"x": X}, Y))
+  return data.batch(params["batch_size"], drop_remainder=True)
 
 
 def endless_input_fn(params):
@@ -117,7 +117,7 @@ def test_predicts(trained):
   np.testing.assert_allclose(y, weight_after(5) * X, rtol=1e-6)
 
 
-@pytest.mark.parametrize("make", [tpu_estimator, plain_estimator])
+@parametrize("make", tpu_estimator, plain_estimator)
 def test_resumes_and_runs_all_hooks(make, tmp_path, monkeypatch):
   make(tmp_path).train(endless_input_fn, max_steps=2)
   monkeypatch.setattr(hook_of_spec, "steps", 0)
@@ -148,22 +148,16 @@ class StopBeforeSession(tf1.train.SessionRunHook):
     raise GraphIsBuilt
 
 
-@pytest.fixture
-def one_tpu_core(monkeypatch):
-  """Simulates a TPU with one core until the graph is built."""
-  tpu_graph.simulate_cores(monkeypatch, 1)
-  return {"use_tpu": True, "master": "grpc://127.0.0.1:1"}
-
-
-@pytest.mark.parametrize(
-  "mode", ["", "reset_computation", "shutdown_worker", "shutdown_all_workers"]
+@parametrize(
+  "mode", "", "reset_computation", "shutdown_worker", "shutdown_all_workers"
 )
-def test_builds_the_graph_of_a_tpu(mode, one_tpu_core, tmp_path, monkeypatch):
+def test_builds_the_graph_of_a_tpu(mode, tmp_path, monkeypatch):
   monkeypatch.setenv("TF_TPU_GRACEFUL_SHUTDOWN_MODE", mode)
+  tpu_graph.simulate_cores(monkeypatch, 1)
+  estimator = tpu_estimator(tmp_path, True, master="grpc://127.0.0.1:1")
+  ends = {"max_steps": 1, "hooks": [StopBeforeSession()]}
   with pytest.raises(GraphIsBuilt):
-    tpu_estimator(tmp_path, **one_tpu_core).train(
-      endless_input_fn, max_steps=1, hooks=[StopBeforeSession()]
-    )
+    estimator.train(endless_input_fn, **ends)
 
 
 @pytest.mark.unit
@@ -182,14 +176,12 @@ def test_stand_ins_say_what_they_cannot_do(monkeypatch):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
+@parametrize(
   "name",
-  [
-    "distribute.estimator_training",
-    "tpu.tpu_embedding",
-    "tpu.tpu_embedding_gradient",
-    "tpu.session_support",
-  ],
+  "distribute.estimator_training",
+  "tpu.tpu_embedding",
+  "tpu.tpu_embedding_gradient",
+  "tpu.session_support",
 )
 def test_stand_ins_replace_only_missing_modules(name):
   folder = os.path.join(os.path.dirname(tf.__file__), "python")
@@ -201,7 +193,7 @@ def test_stand_ins_replace_only_missing_modules(name):
 
 @pytest.mark.graph
 @pytest.mark.skipif(not ON_2_15, reason="only TensorFlow 2.15 has its own")
-@pytest.mark.parametrize("name", ["TPUEstimator", "TPUEstimatorSpec"])
+@parametrize("name", "TPUEstimator", "TPUEstimatorSpec")
 def test_tensorflow_2_15_uses_its_own_classes(name):
   assert getattr(estimator_api, name) is getattr(tf1.estimator.tpu, name)
 
@@ -244,39 +236,37 @@ text_format.MessageToString = lambda *_, **kinds: write(**kinds)
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-  ("program", "error"),
-  [
-    pytest.param(
-      "from tensorflow.keras.layers import Dense",
-      "RuntimeError: Keras 3 is already in use",
-      marks=needs_stand_ins,
-    ),
-    (
-      "import sys; sys.modules['tensorflow'] = None",
-      r"ImportError: TensorFlow 2\.15 or newer is needed.*"
-      r'pip install "tensorflow>=2\.15"$',
-    ),
-    pytest.param(
-      "import sys; sys.modules['tf_keras'] = None",
-      '.* cannot use tf-keras, found .*pip install --no-deps "tf-keras',
-      marks=needs_stand_ins,
-    ),
-    (
-      "import sys; sys.modules['tensorflow_estimator'] = None",
-      ".* cannot use tensorflow-estimator, found .*"
-      'pip install --no-deps "tensorflow-estimator',
-    ),
-    pytest.param(
-      f"import sys, tensorflow; sys.modules['{REMOVED}'] = None",
-      rf".* cannot use tensorflow-estimator, found 2\.15\.0 \(.*{REMOVED}",
-      marks=needs_stand_ins,
-    ),
-    (
-      OLD_PROTOBUF,
-      r'.* cannot use protobuf, found .*pip install --no-deps "protobuf<7"$',
-    ),
-  ],
+@parametrize(
+  "program, error",
+  pytest.param(
+    "from tensorflow.keras.layers import Dense",
+    "RuntimeError: Keras 3 is already in use",
+    marks=needs_stand_ins,
+  ),
+  (
+    "import sys; sys.modules['tensorflow'] = None",
+    r"ImportError: TensorFlow 2\.15 or newer is needed.*"
+    r'pip install "tensorflow>=2\.15"$',
+  ),
+  pytest.param(
+    "import sys; sys.modules['tf_keras'] = None",
+    '.* cannot use tf-keras, found .*pip install --no-deps "tf-keras',
+    marks=needs_stand_ins,
+  ),
+  (
+    "import sys; sys.modules['tensorflow_estimator'] = None",
+    ".* cannot use tensorflow-estimator, found .*"
+    'pip install --no-deps "tensorflow-estimator',
+  ),
+  pytest.param(
+    f"import sys, tensorflow; sys.modules['{REMOVED}'] = None",
+    rf".* cannot use tensorflow-estimator, found 2\.15\.0 \(.*{REMOVED}",
+    marks=needs_stand_ins,
+  ),
+  (
+    OLD_PROTOBUF,
+    r'.* cannot use protobuf, found .*pip install --no-deps "protobuf<7"$',
+  ),
 )
 def test_what_hinders_the_import_is_named_in_the_last_line(program, error):
   done = commands.run_code(f"{program}\nimport bertlib.estimator_api")
@@ -297,9 +287,7 @@ def test_the_newest_tested_release_is_that_of_ci():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-  "release, warns", [("2.15", False), ("2.22", False), ("2.23", True)]
-)
+@parametrize("release, warns", ("2.15", False), ("2.22", False), ("2.23", True))
 def test_untested_releases_are_one_warning(release, warns, caplog):
   estimator_api._check_release(release)
   assert len(caplog.records) == warns

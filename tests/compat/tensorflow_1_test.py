@@ -12,6 +12,7 @@ import sys
 import commands
 import numpy as np
 import pytest
+from parametrize import parametrize
 
 pytestmark = pytest.mark.process
 
@@ -216,7 +217,7 @@ def values(tmp_path_factory):
   return json.loads((folder / "values.json").read_text())
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@parametrize("name", *EXPECTED)
 def test_names_compute_what_those_of_tensorflow_1_15_5_do(values, name):
   np.testing.assert_allclose(values[name], EXPECTED[name], rtol=1e-6, atol=1e-6)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from modeling_test import run, started
+from parametrize import parametrize
 
 import modeling
 from bertlib.compute import fast_compute, onednn, xla
@@ -40,7 +41,7 @@ def test_rows_are_no_more_than_positions():
   assert max(row_counts([17, 18, 19], 19).values()) <= 19
 
 
-@pytest.mark.parametrize("from_mask", [[[0, 0], [1, 1]], [[1, 1], [0, 0]]])
+@parametrize("from_mask", [[0, 0], [1, 1]], [[1, 1], [0, 0]])
 def test_sequence_without_tokens_is_all_0(from_mask):
   rows = fast_compute.UnpaddedRows(tf.constant(from_mask))
   states = tf.ones([2, NUM_HEADS * HEAD_SIZE])
@@ -49,7 +50,7 @@ def test_sequence_without_tokens_is_all_0(from_mask):
   assert (sequence == np.array(from_mask)[:, :, np.newaxis]).all()
 
 
-@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16])
+@parametrize("dtype", tf.bfloat16, tf.float16)
 def test_compiled_function_returns_the_dtype_of_its_first_input(dtype):
   x, scale = tf.ones([4], dtype), tf.ones([4])
   squared = xla.compiled(lambda x, s, *, power: tf.sin(x * s) ** power, power=2)
@@ -70,8 +71,8 @@ def keep_mask(shape, dropout_prob, dropout_seed):
   return xla.keep_mask(shape, dropout_prob, xla.mask_key(dropout_seed))
 
 
-@pytest.mark.parametrize("dropout_prob", [0.1, 0.25, 0.5, 0.9])
-@pytest.mark.parametrize("dropout_seed", [(11, 3), None])
+@parametrize("dropout_prob", 0.1, 0.25, 0.5, 0.9)
+@parametrize("dropout_seed", (11, 3), None)
 def test_keep_mask_keeps_the_expected_fraction(dropout_prob, dropout_seed):
   tf.set_random_seed(1)
   mask = run(keep_mask([SIZE], dropout_prob, dropout_seed))
@@ -89,7 +90,7 @@ def test_elements_are_dropped_independently():
   np.testing.assert_allclose(both, 0.25, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("dropout_seed", [(1, 0), None])
+@parametrize("dropout_seed", (1, 0), None)
 def test_keep_mask_can_keep_nothing(dropout_seed):
   assert not run(keep_mask([SIZE], 1.0, dropout_seed)).any()
 

@@ -14,6 +14,7 @@ import tiny_classifier
 import tiny_embeddings
 import tiny_model
 import trained_models
+from parametrize import parametrize
 from refused import assert_refused
 
 import modeling
@@ -69,7 +70,7 @@ def run(build):
     return session.run(fetches)
 
 
-@pytest.mark.parametrize("num_rows", [3, MANY_ROWS])
+@parametrize("num_rows", 3, MANY_ROWS)
 def test_quantized_values_are_rounded_and_clipped_per_column(num_rows, random):
   tensor = random.normal(size=[num_rows, 64]).astype(np.float32)
   ranges = np.linspace(0.5, 2, 64, dtype=np.float32)
@@ -98,8 +99,8 @@ def _layer(random, activation, limits=None):
   return build
 
 
-@pytest.mark.parametrize(
-  "activation", [None, modeling.gelu, modeling.gelu_tanh, tf.nn.relu, tf.sin]
+@parametrize(
+  "activation", None, modeling.gelu, modeling.gelu_tanh, tf.nn.relu, tf.sin
 )
 @pytest.mark.usefixtures("kernel_values")
 def test_product_is_that_of_float32_but_for_rounding(activation, random):
@@ -135,7 +136,7 @@ def test_columns_with_large_inputs_get_larger_ranges():
   assert (quantized.input_ranges * 1.001 >= columns).all()
 
 
-@pytest.mark.parametrize("clips", [False, True])
+@parametrize("clips", False, True)
 def test_the_range_of_inner_values_leaves_out_a_few_high_ones(clips, random):
   inputs = random.uniform(0, 1, size=[1000, 50]).astype(np.float32)
   inputs[0, :4] = 24.0
@@ -256,24 +257,22 @@ SELF = "bert/encoder/layer_0/attention/self/query"
 INNER = "bert/encoder/layer_1/output/dense"
 
 
-@pytest.mark.parametrize(
-  ("layer", "change"),
-  [
-    (SELF, lambda low, high, of: None),
-    (SELF, lambda low, high, of: 3.5),
-    (SELF, lambda low, high, of: [low, high]),
-    (SELF, lambda low, high, of: [low, high, None]),
-    (SELF, lambda low, high, of: [low, high, of[1:]]),
-    (SELF, lambda low, high, of: [low, high, [*of[1:], "1"]]),
-    (SELF, lambda low, high, of: [low, high, [*of[1:], -1]]),
-    (SELF, lambda low, high, of: [low, high, [0] * len(of)]),
-    (SELF, lambda low, high, of: [float("nan"), high, of]),
-    (SELF, lambda low, high, of: [low, float("inf"), of]),
-    (INNER, lambda low, high, of: [0, 0, None]),
-    (INNER, lambda low, high, of: [low, "high", None]),
-    (INNER, lambda low, high, of: [low, high, 7]),
-    (SELF, lambda low, high, of: [low, high, of, [1]]),
-  ],
+@parametrize(
+  "layer, change",
+  (SELF, lambda low, high, of: None),
+  (SELF, lambda low, high, of: 3.5),
+  (SELF, lambda low, high, of: [low, high]),
+  (SELF, lambda low, high, of: [low, high, None]),
+  (SELF, lambda low, high, of: [low, high, of[1:]]),
+  (SELF, lambda low, high, of: [low, high, [*of[1:], "1"]]),
+  (SELF, lambda low, high, of: [low, high, [*of[1:], -1]]),
+  (SELF, lambda low, high, of: [low, high, [0] * len(of)]),
+  (SELF, lambda low, high, of: [float("nan"), high, of]),
+  (SELF, lambda low, high, of: [low, float("inf"), of]),
+  (INNER, lambda low, high, of: [0, 0, None]),
+  (INNER, lambda low, high, of: [low, "high", None]),
+  (INNER, lambda low, high, of: [low, high, 7]),
+  (SELF, lambda low, high, of: [low, high, of, [1]]),
 )
 def test_ranges_in_the_file_are_checked(encoder, tmp_path, layer, change):
   path = tmp_path / quantization.FILE

@@ -5,6 +5,7 @@ import re
 
 import pytest
 import tensorflow.compat.v1 as tf
+from parametrize import parametrize
 
 import modeling
 from bertlib.compute import fast_compute, int8, onednn, same_formula, xla
@@ -40,7 +41,7 @@ of_onednn = pytest.param(
 )
 
 
-@pytest.mark.parametrize("arguments", [*KERNELS, of_onednn])
+@parametrize("arguments", *KERNELS, of_onednn)
 def test_kernels_compute_what_modeling_does(arguments):
   assert same_formula.is_used(*arguments)
 
@@ -132,7 +133,7 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize("name, changed, part", CHANGES)
+@parametrize("name, changed, part", *CHANGES)
 def test_changed_modeling_is_used(monkeypatch, caplog, name, changed, part):
   monkeypatch.setattr(f"modeling.{name}", changed)
   kernels = [arguments for arguments in KERNELS if arguments[0] == part]
@@ -186,7 +187,7 @@ def of_each_form(function):
   return [function, wrapper, functools.partial(function), with_gradient]
 
 
-@pytest.mark.parametrize("activation", of_each_form(lambda x: x * tf.sin(x)))
+@parametrize("activation", *of_each_form(lambda x: x * tf.sin(x)))
 def test_kernels_compute_an_activation_of_any_form(activation):
   assert same_formula.is_used("dense layers", xla.dense_on_cpu, activation)
 

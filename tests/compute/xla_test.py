@@ -10,6 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 import tiny_classifier
 import trained_models
+from parametrize import parametrize
 
 import modeling
 import optimization
@@ -99,14 +100,12 @@ def norm_of_a_step():
 
 
 @pytest.mark.train
-@pytest.mark.parametrize(
+@parametrize(
   "build",
-  [
-    lambda: square_twice(tf.constant(1.0), tf.constant(2.0)),
-    fused_step,
-    norm_of_a_step,
-    recomputed_step,
-  ],
+  lambda: square_twice(tf.constant(1.0), tf.constant(2.0)),
+  fused_step,
+  norm_of_a_step,
+  recomputed_step,
 )
 def test_a_graph_is_freed(build):
   def use():
@@ -134,9 +133,7 @@ def train(folder):
 
 
 @pytest.mark.train
-@pytest.mark.parametrize(
-  "use", [pytest.param(predict, marks=pytest.mark.slow), train]
-)
+@parametrize("use", pytest.param(predict, marks=pytest.mark.slow), train)
 def test_no_graph_is_kept(use, once, tmp_path, monkeypatch):
   # pytest keeps log records, and these their values.
   monkeypatch.setattr(logging.Logger, "callHandlers", lambda *_: None)

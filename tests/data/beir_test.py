@@ -9,6 +9,7 @@ import re
 import tracemalloc
 
 import pytest
+from parametrize import parametrize
 from refused import refusal
 
 from bertlib.data import beir
@@ -101,15 +102,13 @@ def test_documents_that_the_corpus_lacks_are_not_found(tmp_path, caplog):
   assert scores["eval_ndcg@10"] == pytest.approx((gain + 1 + 0) / 3)
 
 
-@pytest.mark.parametrize(
-  ("qrels", "fault"),
-  [
-    ([*QRELS, ("q1", "d3", "0.5")], ", row 6: the score '0.5'"),
-    ([*QRELS, ("q1", "d3", "")], ", row 6: the score ''"),
-    ([*QRELS, ("q1", "d3")], ", row 6: has 2 columns"),
-    ([*QRELS, ("q2", "d2", 1)], ", row 6: .* is 1, but 2 in row 2"),
-    ([], ": has no judgments"),
-  ],
+@parametrize(
+  "qrels, fault",
+  ([*QRELS, ("q1", "d3", "0.5")], ", row 6: the score '0.5'"),
+  ([*QRELS, ("q1", "d3", "")], ", row 6: the score ''"),
+  ([*QRELS, ("q1", "d3")], ", row 6: has 2 columns"),
+  ([*QRELS, ("q2", "d2", 1)], ", row 6: .* is 1, but 2 in row 2"),
+  ([], ": has no judgments"),
 )
 def test_a_wrong_judgment_is_refused(tmp_path, qrels, fault):
   message = refusal(beir.read, write(tmp_path, qrels=qrels))
@@ -117,17 +116,15 @@ def test_a_wrong_judgment_is_refused(tmp_path, qrels, fault):
   assert "bad_rows" not in message
 
 
-@pytest.mark.parametrize("name", ["corpus", "queries"])
-@pytest.mark.parametrize(
+@parametrize("name", "corpus", "queries")
+@parametrize(
   "line",
-  [
-    "{",
-    '["d", "text"]',
-    '{"text": "x"}',
-    '{"_id": "x"}',
-    '{"_id": 7, "text": "x"}',
-    '{"_id": "d2", "text": "x"}',
-  ],
+  "{",
+  '["d", "text"]',
+  '{"text": "x"}',
+  '{"_id": "x"}',
+  '{"_id": 7, "text": "x"}',
+  '{"_id": "d2", "text": "x"}',
 )
 def test_a_missing_file_or_malformed_line_is_refused(tmp_path, name, line):
   rows = {"corpus": CORPUS, "queries": QUERIES}[name]

@@ -5,6 +5,7 @@ import collections
 import hypothesis
 import hypothesis.strategies as st
 import pytest
+from parametrize import parametrize
 
 from bertlib.data import example_checks
 from bertlib.data.example_checks import Labeled
@@ -45,7 +46,7 @@ def test_one_text_of_a_pair_may_be_in_both_sets(caplog):
   assert warnings_of(caplog, train, dev=dev) == []
 
 
-@pytest.mark.parametrize("texts", [("",), (" \n",), ("a", "")])
+@parametrize("texts", ("",), (" \n",), ("a", ""))
 def test_empty_texts_are_counted(caplog, texts):
   train = [Labeled(("a",), "x", "train-1"), Labeled(texts, "y", "train-2")]
   assert warnings_of(caplog, train) == [

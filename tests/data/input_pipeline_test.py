@@ -9,6 +9,7 @@ import tensorflow as tf
 import tiny_model
 from hypothesis import given
 from hypothesis import strategies as st
+from parametrize import parametrize
 from refused import assert_refused
 
 from bertlib.cli.errors import InputError
@@ -31,7 +32,7 @@ def test_truncated_lengths_equal_removing_one_by_one(length_a, length_b, room):
   assert pair == kept
 
 
-@pytest.mark.parametrize("blank", ["", " ", "\u200b"])
+@parametrize("blank", "", " ", "\u200b")
 def test_a_second_text_without_tokens_is_ignored(blank):
   tokenizer = tiny_model.tokenizer("cat", "sat")
   alone = model_inputs.encode_pair(tokenizer, "cat sat", None, 8)
@@ -122,13 +123,13 @@ def write_serialized(path, records):
   return content, [0, *itertools.accumulate(sizes[:-1])]
 
 
-@pytest.mark.parametrize("scheme", ["", "file://"])
+@parametrize("scheme", "", "file://")
 def test_count_records(tmp_path, scheme):
   write_serialized(tmp_path / "three", RECORDS)
   assert tf_records.count_records(f"{scheme}{tmp_path}/three") == 3
 
 
-@pytest.mark.parametrize("block_bytes", [12, 30, 2**20])
+@parametrize("block_bytes", 12, 30, 2**20)
 def test_a_truncated_file_is_refused(tmp_path, monkeypatch, block_bytes):
   monkeypatch.setattr(tf_records, "_BLOCK_BYTES", block_bytes)
   path = tmp_path / "cut"
@@ -181,7 +182,7 @@ def test_order_is_the_same_in_every_tensorflow_version():
   assert shuffled(8, 8, seed=1) == [5, 1, 6, 4, 7, 2, 0, 3]
 
 
-@pytest.mark.parametrize("done", [0, 1, 6, 7, 8, 23])
+@parametrize("done", 0, 1, 6, 7, 8, 23)
 def test_a_resumed_run_sees_the_same_elements(done):
   rest = shuffled(7, 40 - done, seed=2, first_element=done)
   assert rest == shuffled(7, 40, seed=2)[done:]
@@ -247,7 +248,7 @@ def test_a_resumed_training_goes_on_with_the_batch_of_its_step(tmp_path):
   assert masks(first_step=3, num_batches=4) == masks(0, 7)[3:]
 
 
-@pytest.mark.parametrize("drops, sizes", [(False, [4, 4, 2]), (True, [4, 4])])
+@parametrize("drops, sizes", (False, [4, 4, 2]), (True, [4, 4]))
 def test_unshuffled_batches_are_in_order(tmp_path, drops, sizes):
   options = {"drop_remainder": drops, "trim": False}
   batches = [*sorted_batches(tmp_path, False, 4, **options)]
@@ -262,7 +263,7 @@ def test_several_files_are_read_one_after_the_other(tmp_path):
   assert lengths_of(batches) == [[1, 2, 3, 1, 2]]
 
 
-@pytest.mark.parametrize("is_shuffled", [False, True])
+@parametrize("is_shuffled", False, True)
 def test_shapes_are_static(tmp_path, is_shuffled):
   batches = sorted_batches(tmp_path, is_shuffled, 4, trim=False)
   shapes = {name: [*spec.shape] for name, spec in batches.element_spec.items()}
@@ -270,7 +271,7 @@ def test_shapes_are_static(tmp_path, is_shuffled):
   assert shapes == expected | {"label": [4]}
 
 
-@pytest.mark.parametrize("is_shuffled", [False, True])
+@parametrize("is_shuffled", False, True)
 def test_trimmed_batches_are_as_long_as_the_longest_row(tmp_path, is_shuffled):
   for batch in sorted_batches(tmp_path, is_shuffled, 5, trim=True).take(2):
     for name in model_inputs.TOKEN_FEATURES:
@@ -289,18 +290,16 @@ def batch_of(mask):
   }
 
 
-@pytest.mark.parametrize(
-  ("mask", "multiple", "length"),
-  [
-    ([[1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0]], 1, 3),
-    ([[1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0]], 2, 4),
-    ([[1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 0, 0]], 2, 4),
-    ([[1, 1, 1, 1, 1, 0], [1, 0, 0, 0, 0, 0]], 4, 6),  # not longer than before
-    ([[1, 1, 1, 1, 1, 1], [1, 0, 0, 0, 0, 0]], 8, 6),
-    ([[1, 0, 0, 1, 0, 0], [1, 1, 0, 0, 0, 0]], 1, 4),  # a gap in a row
-    ([[0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 0, 0]], 1, 3),  # a row without tokens
-    ([[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]], 2, 2),
-  ],
+@parametrize(
+  "mask, multiple, length",
+  ([[1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0]], 1, 3),
+  ([[1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0]], 2, 4),
+  ([[1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 0, 0]], 2, 4),
+  ([[1, 1, 1, 1, 1, 0], [1, 0, 0, 0, 0, 0]], 4, 6),  # not longer than before
+  ([[1, 1, 1, 1, 1, 1], [1, 0, 0, 0, 0, 0]], 8, 6),
+  ([[1, 0, 0, 1, 0, 0], [1, 1, 0, 0, 0, 0]], 1, 4),  # a gap in a row
+  ([[0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 0, 0]], 1, 3),  # a row without tokens
+  ([[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]], 2, 2),
 )
 def test_only_common_padding_is_removed(mask, multiple, length):
   before = batch_of(mask)
@@ -311,7 +310,7 @@ def test_only_common_padding_is_removed(mask, multiple, length):
   np.testing.assert_array_equal(after["label_ids"], before["label_ids"])
 
 
-@pytest.mark.parametrize("num_labels", [12, 16])
+@parametrize("num_labels", 12, 16)
 def test_labels_are_trimmed_only_if_one_per_token(tmp_path, num_labels):
   labels = {"label_ids": tf_records.Feature((num_labels,))}
   tags = {"tags": tf_records.Feature((16,), per_token=True)}
@@ -344,7 +343,7 @@ def test_sorted_records_come_longest_first_with_their_input_index(uneven):
   assert ids_of(batches, "input_index") == ids_of(batches)
 
 
-@pytest.mark.parametrize("block_size", [8, 16, 50])
+@parametrize("block_size", 8, 16, 50)
 def test_rows_wait_for_those_of_their_block_only(uneven, block_size):
   batches = input_pipeline.record_batches(
     uneven, LAYOUT_20, 8, False, True, by_length=True, block_size=block_size

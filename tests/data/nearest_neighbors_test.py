@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from parametrize import parametrize
 from refused import assert_refused
 
 from bertlib.data import nearest_neighbors
@@ -27,8 +28,8 @@ def search(queries, documents, k, block_size):
   return top.results()
 
 
-@pytest.mark.parametrize("block_size", [1, 4, 5, 7, 40])
-@pytest.mark.parametrize("k", [1, 3, 6, 39])
+@parametrize("block_size", 1, 4, 5, 7, 40)
+@parametrize("k", 1, 3, 6, 39)
 def test_results_equal_a_stable_sort_of_all_scores(k, block_size):
   queries, documents = whole_numbers(8, 4), whole_numbers(40, 4, seed=1)
   scores, indices = search(queries, documents, k, block_size)
@@ -60,7 +61,7 @@ def test_no_documents_and_no_queries_give_empty_results():
   assert search(queries[:0], documents, 3, 4)[1].shape == (0, 3)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+@parametrize("value", np.nan, np.inf)
 def test_vectors_that_are_not_finite_are_refused(value):
   vectors = np.ones([3, 2], np.float32)
   wrong = vectors.copy()

@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+from parametrize import parametrize
 
 import create_pretraining_data
 import tokenization
@@ -53,14 +54,12 @@ def ids(text):
   return [VOCAB[NAMES.get(letter, letter)] for letter in text]
 
 
-@pytest.mark.parametrize(
-  ("pair", "length", "expected"),
-  [
-    (("ab", None), 6, "<ab/"),
-    (("ab", "c"), 8, "<ab//c/"),
-    (("abcd", "efgh"), 10, "<abc//efg/"),
-    (("a", "bcdefgh"), 8, "<a//bcd/"),
-  ],
+@parametrize(
+  "pair, length, expected",
+  (("ab", None), 6, "<ab/"),
+  (("ab", "c"), 8, "<ab//c/"),
+  (("abcd", "efgh"), 10, "<abc//efg/"),
+  (("a", "bcdefgh"), 8, "<a//bcd/"),
 )
 def test_pairs_have_two_separators_and_one_segment(pair, length, expected):
   row = model_inputs.encode_pair(TOKENIZER, *pair, length)

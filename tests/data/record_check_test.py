@@ -8,6 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 import wrong_input_files
 import wrong_input_world
+from parametrize import parametrize
 
 import run_pretraining
 from bertlib.cli.errors import InputError
@@ -38,7 +39,7 @@ def write(path, **bad):
   return str(path)
 
 
-@pytest.mark.parametrize("number", [0, 1023, 1024, 2999])
+@parametrize("number", 0, 1023, 1024, 2999)
 def test_the_first_bad_record_of_many_is_found(tmp_path, number):
   good = write(tmp_path / "good")
   is_bad = {"segment_ids": [7] * 4}
@@ -51,7 +52,7 @@ def test_the_first_bad_record_of_many_is_found(tmp_path, number):
   assert record_check.find([good, bad], LAYOUT, number + 1) == found
 
 
-@pytest.mark.parametrize("name", ["segment_ids", "masked_lm_weights"])
+@parametrize("name", "segment_ids", "masked_lm_weights")
 def test_a_bad_record_is_found_in_a_batch(name):
   batch = {feature: np.array([value] * 3) for feature, value in ROW.items()}
   batch["record_file"] = np.array(["a", "b", "c"])
@@ -62,7 +63,7 @@ def test_a_bad_record_is_found_in_a_batch(name):
   assert found.startswith(f"b: record 8 (the first is 0): {name} has ")
 
 
-@pytest.mark.parametrize("find", [None, lambda: None])
+@parametrize("find", None, lambda: None)
 def test_other_errors_are_unchanged(find):
   with (
     pytest.raises(tf.errors.InvalidArgumentError),
@@ -96,13 +97,11 @@ def test_nan_if_out_of_range():
 
 
 @pytest.mark.train
-@pytest.mark.parametrize(
-  ("name", "value", "action"),
-  [
-    ("input_ids", [2, 10**6] + [0] * 14, "--do_train"),  # TensorFlow raises
-    ("segment_ids", [7] * 16, "--do_train"),  # TensorFlow does not
-    ("next_sentence_labels", [3], "--nodo_train"),
-  ],
+@parametrize(
+  "name, value, action",
+  ("input_ids", [2, 10**6] + [0] * 14, "--do_train"),  # TensorFlow raises
+  ("segment_ids", [7] * 16, "--do_train"),  # TensorFlow does not
+  ("next_sentence_labels", [3], "--nodo_train"),
 )
 def test_training_and_evaluation_name_the_record(
   world, tmp_path, monkeypatch, caplog, name, value, action

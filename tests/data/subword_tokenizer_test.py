@@ -6,6 +6,7 @@ import random
 
 import pytest
 import tiny_subword
+from parametrize import parametrize
 from refused import refusal
 
 from bertlib.data import subword_tokenizer, vocabulary
@@ -66,9 +67,8 @@ def test_offsets_have_no_white_space_at_their_ends(tokenizer, reference):
   found = tokenizer.encode_with_offsets(iter(texts()))
   for text, encoded, (ids, offsets) in zip(texts(), expected, found):
     assert ids == encoded.ids
-    assert [text[a:b] for a, b in offsets] == [
-      text[a:b].strip() for a, b in encoded.offsets
-    ]
+    words = [text[a:b].strip() for a, b in encoded.offsets]
+    assert [text[a:b] for a, b in offsets] == words
 
 
 def test_offsets_of_a_file_that_puts_a_space_before_texts():
@@ -94,7 +94,7 @@ def test_words_have_a_space_before_them(kind, tokenizer):
   assert found == [(e.ids, e.word_ids) for e in expected]
 
 
-@pytest.mark.parametrize("is_pair", [False, True])
+@parametrize("is_pair", False, True)
 def test_texts_are_joined_as_the_file_says(tokenizer, reference, is_pair):
   pair = ["the cat", "on the mat"][: 1 + is_pair]
   encoded = reference.encode(*pair)
@@ -132,9 +132,8 @@ def test_words_begin_with_their_mark(kind, tokenizer):
 
 
 def test_surrogates_are_no_error(tokenizer):
-  assert tokenizer.encode("the \ud800 cat") == tokenizer.encode(
-    "the \ufffd cat"
-  )
+  expected = tokenizer.encode("the \ufffd cat")
+  assert tokenizer.encode("the \ud800 cat") == expected
   assert next(tokenizer.encode_words([["the", "\ud800"]]))
 
 
@@ -182,16 +181,14 @@ def test_truncation_and_padding_do_not_change_the_hash(kind, path, tmp_path):
   assert vocabulary.hash_of(str(other)) != vocabulary.hash_of(path)
 
 
-@pytest.mark.parametrize(
-  ("changed", "message"),
-  [
-    (
-      {"model": {"type": "WordPiece", "vocab": {}}},
-      "has a WordPiece model; on",
-    ),
-    ({"pre_tokenizer": None}, "has BPE without bytes"),
-    ({"post_processor": {"type": "Other"}, "model": 3}, "model is 3, not"),
-  ],
+@parametrize(
+  "changed, message",
+  (
+    {"model": {"type": "WordPiece", "vocab": {}}},
+    "has a WordPiece model; on",
+  ),
+  ({"pre_tokenizer": None}, "has BPE without bytes"),
+  ({"post_processor": {"type": "Other"}, "model": 3}, "model is 3, not"),
 )
 def test_other_files_are_refused(tmp_path, changed, message):
   rules = json.loads(tiny_subword.content("BPE")) | changed

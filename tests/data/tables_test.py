@@ -5,6 +5,7 @@ import json
 
 import pytest
 import refused
+from parametrize import parametrize
 from refused import assert_refused
 
 from bertlib.cli.errors import InputError
@@ -45,21 +46,19 @@ def read(folder, content, name="data.tsv", skip=False, bad=None, **columns):
 refusal = functools.partial(refused.refusal, read)
 
 
-@pytest.mark.parametrize(
-  ("header", "columns"),
-  [
-    ("0,1", {"text": "0", "label": "1"}),
-    ("0,1", {"text": "1", "label": "0"}),  # as the column 0 has no position
-    (",0,1", {"text": "0", "label": "1"}),
-    ("0,1,2", {"text": "1", "label": "2"}),
-    ("1,2", {"text": "1", "label": "2"}),
-    ("text,1,2", {"text": "text", "label": "1"}),
-    ("text,1,2", {"text": "text", "label": "3"}),
-    ("text , label", BY_NAME),
-    ("\ufefftext,label", BY_NAME),
-  ],
+@parametrize(
+  "header, columns",
+  ("0,1", {"text": "0", "label": "1"}),
+  ("0,1", {"text": "1", "label": "0"}),  # as the column 0 has no position
+  (",0,1", {"text": "0", "label": "1"}),
+  ("0,1,2", {"text": "1", "label": "2"}),
+  ("1,2", {"text": "1", "label": "2"}),
+  ("text,1,2", {"text": "text", "label": "1"}),
+  ("text,1,2", {"text": "text", "label": "3"}),
+  ("text , label", BY_NAME),
+  ("\ufefftext,label", BY_NAME),
 )
-@pytest.mark.parametrize("name", ["data.csv", "data.jsonl"])
+@parametrize("name", "data.csv", "data.jsonl")
 def test_a_number_in_the_header_is_a_name(tmp_path, header, columns, name):
   names = header.split(",")
   rows = [dict(zip(names, row)) for row in ("abc", "def")]
@@ -96,7 +95,7 @@ def test_a_header_is_no_example_of_columns_given_by_number(tmp_path, header):
   assert read(tmp_path, content, skip=True) == [("a", "x"), ("b", "y")]
 
 
-@pytest.mark.parametrize("mark", ["", "\ufeff", " "])
+@parametrize("mark", "", "\ufeff", " ")
 def test_a_header_of_a_joined_file_is_a_bad_row(tmp_path, mark):
   for name, comma in ("data.tsv", "\t"), ("data.csv", ","):
     header = f"{mark}text{comma}label"
@@ -107,31 +106,26 @@ def test_a_header_of_a_joined_file_is_a_bad_row(tmp_path, mark):
     assert examples == [("a", "x"), ("b", "y")]
 
 
-@pytest.mark.parametrize(
-  ("content", "row"),
-  [
-    ("Satz\tUrteil\na b\tx\na c\tx\nd\ty\ne\ty\n", 1),
-    ("good one\tz\na b\tx\na c\tx\nd\ty\ne\ty\n", None),
-    ("Satz\tUrteil\na b\tx\na c\tw\nd\ty\ne\ty\n", None),
-  ],
+@parametrize(
+  "content, row",
+  ("Satz\tUrteil\na b\tx\na c\tx\nd\ty\ne\ty\n", 1),
+  ("good one\tz\na b\tx\na c\tx\nd\ty\ne\ty\n", None),
+  ("Satz\tUrteil\na b\tx\na c\tw\nd\ty\ne\ty\n", None),
 )
 def test_a_header_read_as_an_example_is_named(tmp_path, caplog, content, row):
   (tmp_path / "train.tsv").write_text(content)
   processor = OwnDataProcessor({"train": "train.tsv"}, "1", None, "2")
   processor.read_labels(str(tmp_path))
-  assert [
-    f", row {row}: looks like a header. " in m for m in caplog.messages
-  ] == [True] * bool(row)
+  fault = f", row {row}: looks like a header. "
+  assert [fault in m for m in caplog.messages] == [True] * bool(row)
 
 
-@pytest.mark.parametrize(
-  ("content", "number"),
-  [
-    ('"say ""no"" now"\tx\nb\ty\n', 1),
-    ('"a"\t"x"\n"b"\t"y"\n', 2),
-    ('"a"\tx\n"b" and "c"\ty\n', 0),
-    ('a ""b""\tx\nb "\ty\n', 0),
-  ],
+@parametrize(
+  "content, number",
+  ('"say ""no"" now"\tx\nb\ty\n', 1),
+  ('"a"\t"x"\n"b"\t"y"\n', 2),
+  ('"a"\tx\n"b" and "c"\ty\n', 0),
+  ('a ""b""\tx\nb "\ty\n', 0),
 )
 def test_quoted_fields_of_a_tsv_are_counted(tmp_path, caplog, content, number):
   rows = [tuple(line.split("\t")) for line in content.splitlines()]
@@ -142,23 +136,21 @@ def test_quoted_fields_of_a_tsv_are_counted(tmp_path, caplog, content, number):
   ] == [True] * bool(number)
 
 
-@pytest.mark.parametrize("skip", [False, True])
-@pytest.mark.parametrize(
+@parametrize("skip", False, True)
+@parametrize(
   "content",
-  [
-    'a\tx\n"one\ntwo"\tx\nb\ty\n',
-    'a\tx\n"one\n\nthree ""is""\nfour"\tx\nb\ty\n',
-    'x\ta\nx\t"one\ntwo"\ny\tb\n',  # the first half is a whole row
-    'a\tx\n"one\ntwo"\t"x\ny"\nb\ty\n',
-  ],
+  'a\tx\n"one\ntwo"\tx\nb\ty\n',
+  'a\tx\n"one\n\nthree ""is""\nfour"\tx\nb\ty\n',
+  'x\ta\nx\t"one\ntwo"\ny\tb\n',  # the first half is a whole row
+  'a\tx\n"one\ntwo"\t"x\ny"\nb\ty\n',
 )
 def test_a_tsv_with_quoted_line_breaks_is_refused(tmp_path, content, skip):
   message = refusal(tmp_path, content, skip=skip)
   assert "Quotes have no meaning in .tsv. Save quoted fields as " in message
 
 
-@pytest.mark.parametrize(
-  "row", [r'"say \"no\" now",x', '"say "no" now",x', r'"never \"closed,x']
+@parametrize(
+  "row", r'"say \"no\" now",x', '"say "no" now",x', r'"never \"closed,x'
 )
 def test_quotes_of_a_csv_that_are_not_doubled_are_refused(tmp_path, row):
   content = f'text,label\n"two\nlines",x\n{row}\n'
@@ -179,13 +171,11 @@ def test_bad_rows_are_listed_by_row_and_line(tmp_path, caplog):
   assert f"bad rows skipped: 2, the first: {bad_rows[path][0]}" in caplog.text
 
 
-@pytest.mark.parametrize(
-  ("name", "content"),
-  [
-    ("data.tsv", "a\tx\nb\ty\n\n\n"),
-    ("data.csv", "a,x\n\n\nb,y\n"),
-    ("data.jsonl", '{"t": "a", "l": "x"}\n\n\n\ufeff{"t": "b", "l": "y"}\n'),
-  ],
+@parametrize(
+  "name, content",
+  ("data.tsv", "a\tx\nb\ty\n\n\n"),
+  ("data.csv", "a,x\n\n\nb,y\n"),
+  ("data.jsonl", '{"t": "a", "l": "x"}\n\n\n\ufeff{"t": "b", "l": "y"}\n'),
 )
 def test_blank_lines_are_no_rows(tmp_path, name, content):
   assert read(tmp_path, content, name) == [("a", "x"), ("b", "y")]
@@ -197,16 +187,14 @@ def test_json_that_is_not_lines_is_refused_with_its_form(tmp_path):
     assert message.endswith("Write one object per line, without a list")
 
 
-@pytest.mark.parametrize(
-  ("text", "number"),
-  [
-    ("5", 5.0),
-    (" -0.5 ", -0.5),
-    ("+1.", 1.0),
-    (".5e-3", 0.0005),
-    *((text, None) for text in ("1_000", "nan", "inf", "1e300", "\u0661", "")),
-    *((text, None) for text in ("1,5", "0x10", "1e", ".", "--1", "True")),
-  ],
+@parametrize(
+  "text, number",
+  ("5", 5.0),
+  (" -0.5 ", -0.5),
+  ("+1.", 1.0),
+  (".5e-3", 0.0005),
+  *((text, None) for text in ("1_000", "nan", "inf", "1e300", "\u0661", "")),
+  *((text, None) for text in ("1,5", "0x10", "1e", ".", "--1", "True")),
 )
 def test_a_number_is_what_everyone_writes_as_one(text, number):
   assert tables.parse_number(text) == number
@@ -218,18 +206,16 @@ QUOTED = GERMAN.replace("n;text", '"n";"text"').replace("2,0", '"2,0"')
 TABS = GERMAN.replace(";", "\t").replace("gut\t", "gut;")
 
 
-@pytest.mark.parametrize(
-  ("content", "name", "other", "is_found"),
-  [
-    (GERMAN, "data.csv", None, True),
-    (GERMAN, "data.tsv", None, True),
-    (f"\ufeff{QUOTED}", "data.csv", None, True),
-    (QUOTED, "data.tsv", ";", False),
-    (f"\ufeffsep=;\r\n{GERMAN}", "data.csv", None, False),
-    (f'"SEP=;"\n{QUOTED}', "data.csv", ";", False),
-    (TABS, "data.csv", None, True),
-    (TABS, "data.csv", "\\t", False),
-  ],
+@parametrize(
+  "content, name, other, is_found",
+  (GERMAN, "data.csv", None, True),
+  (GERMAN, "data.tsv", None, True),
+  (f"\ufeff{QUOTED}", "data.csv", None, True),
+  (QUOTED, "data.tsv", ";", False),
+  (f"\ufeffsep=;\r\n{GERMAN}", "data.csv", None, False),
+  (f'"SEP=;"\n{QUOTED}', "data.csv", ";", False),
+  (TABS, "data.csv", None, True),
+  (TABS, "data.csv", "\\t", False),
 )
 def test_other_delimiters(tmp_path, log, content, name, other, is_found):
   columns = {"text": "text", "label": "n", "other": other}
@@ -246,13 +232,11 @@ def test_a_spreadsheet_does_not_show_the_line_of_the_delimiter(tmp_path):
   assert "data.csv, row 2 (line 3): has 3 columns" in message
 
 
-@pytest.mark.parametrize(
-  ("content", "columns"),
-  [
-    ("text;label\na;x\n", {"text": "1"}),
-    ("text;label\na;x\n", {"text": "text", "label": "class"}),
-    ("text,label\na,x\n", BY_NAME | {"other": ";"}),
-  ],
+@parametrize(
+  "content, columns",
+  ("text;label\na;x\n", {"text": "1"}),
+  ("text;label\na;x\n", {"text": "text", "label": "class"}),
+  ("text,label\na,x\n", BY_NAME | {"other": ";"}),
 )
 def test_a_delimiter_is_not_guessed(tmp_path, content, columns):
   message = refusal(tmp_path, content, "data.csv", **columns)
@@ -265,7 +249,7 @@ def test_a_misspelled_column_is_named_whatever_the_delimiter(tmp_path):
   assert message.endswith("'text;label']. Did you mean 'label'?")
 
 
-@pytest.mark.parametrize("labels", FORMS.split())
+@parametrize("labels", *FORMS.split())
 def test_labels_in_two_forms_are_reported(caplog, labels):
   first, second = labels.split("/")
   tables.warn_of_forms("x", [first, "other", second])
@@ -273,23 +257,21 @@ def test_labels_in_two_forms_are_reported(caplog, labels):
   assert f"in two ways: {show(first)} and {show(second)}. " in caplog.text
 
 
-@pytest.mark.parametrize(
-  "labels", ["1 -1", "A A- A+", "C C++ C#", "+ -", ":) :(", "1-2 12", ">5 5"]
+@parametrize(
+  "labels", "1 -1", "A A- A+", "C C++ C#", "+ -", ":) :(", "1-2 12", ">5 5"
 )
 def test_labels_that_are_others_are_not_reported(caplog, labels):
   tables.warn_of_forms("x", labels.split())
   assert not caplog.messages
 
 
-@pytest.mark.parametrize(
-  ("row", "number"),
-  [
-    (r"say \"no\" now,y", 1),
-    ('a, "b"', 1),
-    (' "a b" ,y', 0),
-    ('   ,"y"', 0),
-    ('say "no" now, y', 0),
-  ],
+@parametrize(
+  "row, number",
+  (r"say \"no\" now,y", 1),
+  ('a, "b"', 1),
+  (' "a b" ,y', 0),
+  ('   ,"y"', 0),
+  ('say "no" now, y', 0),
 )
 def test_quotes_of_a_csv_that_stay_are_counted(tmp_path, caplog, row, number):
   assert len(read(tmp_path, f"a,x\n{row}\n", "a.csv")) == 2
@@ -310,7 +292,7 @@ def test_a_divided_row_of_a_published_task_is_not_skipped(tmp_path):
     processor.get_dev_examples(str(tmp_path))
 
 
-@pytest.mark.parametrize("ending", ["xlsx", "parquet", "feather"])
+@parametrize("ending", "xlsx", "parquet", "feather")
 def test_cells_of_other_formats_are_those_of_csv(tmp_path, caplog, ending):
   pandas = pytest.importorskip("pandas")
   package = "openpyxl" if ending == "xlsx" else "pyarrow"

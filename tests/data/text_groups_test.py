@@ -6,6 +6,7 @@ import json
 import logging
 
 import pytest
+from parametrize import parametrize
 from refused import refusal
 
 from bertlib.data import text_groups
@@ -30,30 +31,26 @@ def read(folder, content, columns, name="data.tsv", max_score=1.0, **flags):
   return text_groups.read_examples(str(path), columns, max_score, settings)
 
 
-@pytest.mark.parametrize(
-  ("columns", "kind"),
-  [
-    (Columns(["anchor", "positive"]), "pairs"),
-    (TRIPLET, "triplets"),
-    (Columns(["1", "2", "3", "4", "5"]), "triplets"),
-    (SCORED, "scored_pairs"),
-    (LABELED_PAIR, "labeled_pairs"),
-    (LABELED, "labeled_texts"),
-    (Columns(["text"]), "texts"),
-  ],
+@parametrize(
+  "columns, kind",
+  (Columns(["anchor", "positive"]), "pairs"),
+  (TRIPLET, "triplets"),
+  (Columns(["1", "2", "3", "4", "5"]), "triplets"),
+  (SCORED, "scored_pairs"),
+  (LABELED_PAIR, "labeled_pairs"),
+  (LABELED, "labeled_texts"),
+  (Columns(["text"]), "texts"),
 )
 def test_columns_decide_the_kind(columns, kind):
   assert text_groups.kind_of(columns) == kind
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "columns",
-  [
-    Columns(["a", ""]),
-    Columns(["a", "b"], score="s", label="l"),
-    Columns(["a", "b", "c"], score="s"),
-    Columns(["a", "b", "c"], label="l"),
-  ],
+  Columns(["a", ""]),
+  Columns(["a", "b"], score="s", label="l"),
+  Columns(["a", "b", "c"], score="s"),
+  Columns(["a", "b", "c"], label="l"),
 )
 def test_columns_that_do_not_go_together_are_refused(columns):
   assert refusal(text_groups.kind_of, columns).startswith("--text_columns")
@@ -85,7 +82,7 @@ CONTENTS = {
 }
 
 
-@pytest.mark.parametrize("name", CONTENTS)
+@parametrize("name", *CONTENTS)
 def test_formats_have_the_same_rows_with_names_and_numbers(tmp_path, name):
   assert read(tmp_path, CONTENTS[name], TRIPLET, name) == TRIPLETS
   if name != "data.jsonl":
@@ -149,12 +146,10 @@ def test_labels_are_texts(tmp_path):
   assert labels == ["1", "0"]
 
 
-@pytest.mark.parametrize(
-  ("name", "content"),
-  [
-    ("x.csv", 'id,text\n1,"one, two"\n2,three\n'),
-    ("x.jsonl", '{"text": "one, two"}\n{"text": "three"}\n'),
-  ],
+@parametrize(
+  "name, content",
+  ("x.csv", 'id,text\n1,"one, two"\n2,three\n'),
+  ("x.jsonl", '{"text": "one, two"}\n{"text": "three"}\n'),
 )
 def test_texts_of_a_table_are_in_the_named_column(tmp_path, name, content):
   path = tmp_path / name
@@ -166,18 +161,16 @@ def test_texts_of_a_table_are_in_the_named_column(tmp_path, name, content):
     assert message.startswith(f"{path}: is a table. ")
 
 
-@pytest.mark.parametrize(
-  ("columns", "row", "fault"),
-  [
-    (PLAIN_PAIR, "a\t \u200b", "'2' is empty: a pair needs both texts"),
-    (Columns(["1"]), " ", "'1' is empty."),
-    (NUMBERED, "a\tb\ta", "'3' has the same text as '1'"),
-    (NUMBERED, "a\tb\t b", "'3' has the same text as '2'"),
-    (Columns(["1", "2"], "3"), "a\tb\t1.01", "the score 1.01 is not between 0"),
-    (Columns(["1", "2"], "3"), "a\tb\t-1", "the score -1 is not between 0 and"),
-    (Columns(["1", "2"], None, "3"), "a\tb\t2", "the label '2' of the pair is"),
-    (Columns(["1"], None, "2"), "a\t ", "the label is empty"),
-  ],
+@parametrize(
+  "columns, row, fault",
+  (PLAIN_PAIR, "a\t \u200b", "'2' is empty: a pair needs both texts"),
+  (Columns(["1"]), " ", "'1' is empty."),
+  (NUMBERED, "a\tb\ta", "'3' has the same text as '1'"),
+  (NUMBERED, "a\tb\t b", "'3' has the same text as '2'"),
+  (Columns(["1", "2"], "3"), "a\tb\t1.01", "the score 1.01 is not between 0"),
+  (Columns(["1", "2"], "3"), "a\tb\t-1", "the score -1 is not between 0 and"),
+  (Columns(["1", "2"], None, "3"), "a\tb\t2", "the label '2' of the pair is"),
+  (Columns(["1"], None, "2"), "a\t ", "the label is empty"),
 )
 def test_bad_rows_are_refused_or_skipped(tmp_path, caplog, columns, row, fault):
   named = (*columns.texts, columns.score, columns.label)
@@ -193,17 +186,15 @@ def test_bad_rows_are_refused_or_skipped(tmp_path, caplog, columns, row, fault):
   assert "bad rows skipped: 1, " in caplog.text
 
 
-@pytest.mark.parametrize(
-  ("values", "fault"),
-  [
-    ({"positive": ["b"]}, "'positive' is not a text"),
-    ({"positive": None}, "has no positive"),
-    ({"anchor": {"text": "a"}}, "'anchor' is not a text"),
-    ({"negative": {"text": "a"}}, "'negative' is not a text"),
-    ({"negative": ["c", ""]}, "'negative' is not a list of texts"),
-    ({"negative": ["c", 7]}, "'negative' is not a list of texts"),
-    ({"negative": ["c", "b"]}, "'negative' has the same text as 'positive'"),
-  ],
+@parametrize(
+  "values, fault",
+  ({"positive": ["b"]}, "'positive' is not a text"),
+  ({"positive": None}, "has no positive"),
+  ({"anchor": {"text": "a"}}, "'anchor' is not a text"),
+  ({"negative": {"text": "a"}}, "'negative' is not a text"),
+  ({"negative": ["c", ""]}, "'negative' is not a list of texts"),
+  ({"negative": ["c", 7]}, "'negative' is not a list of texts"),
+  ({"negative": ["c", "b"]}, "'negative' has the same text as 'positive'"),
 )
 def test_a_wrong_json_value_is_refused(tmp_path, values, fault):
   row = {"anchor": "a", "positive": "b", "negative": "c"}

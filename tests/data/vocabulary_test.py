@@ -3,6 +3,7 @@
 import pytest
 import reference_data
 import tiny_model
+from parametrize import parametrize
 from refused import assert_refused
 
 import tokenization
@@ -44,15 +45,13 @@ def test_line_ends_and_white_space_do_not_matter(tmp_path):
   assert not vocabulary.difference(path, other)
 
 
-@pytest.mark.parametrize(
-  ("entries", "is_same"),
-  [
-    (["[unused0]", "a", "b"], True),
-    (["word", "a", "b"], True),
-    (["word", "a", "b", "more"], True),
-    (["word", "b", "a"], False),
-    (["word", "a"], False),
-  ],
+@parametrize(
+  "entries, is_same",
+  (["[unused0]", "a", "b"], True),
+  (["word", "a", "b"], True),
+  (["word", "a", "b", "more"], True),
+  (["word", "b", "a"], False),
+  (["word", "a"], False),
 )
 def test_words_may_replace_unused_entries(tmp_path, entries, is_same):
   path = write(tmp_path / "vocab.txt", *entries)
@@ -78,16 +77,14 @@ def test_cr_ends_lines_only_in_a_vocabulary_without_lf(tmp_path):
     assert vocabulary.load(str(path)) == tokenization.load_vocab(path)
 
 
-@pytest.mark.parametrize(
-  ("entries", "cased"),
-  [
-    (["[UNK]", "##a", "word", "3D"], False),
-    (["[UNK]", "a", "##Word"], True),
-    (["слово", "Слово"], True),
-    (["字", "語"], False),
-    (["word"] * 99 + ["DNA"], False),
-    (["word"] * 98 + ["DNA"], True),
-  ],
+@parametrize(
+  "entries, cased",
+  (["[UNK]", "##a", "word", "3D"], False),
+  (["[UNK]", "a", "##Word"], True),
+  (["слово", "Слово"], True),
+  (["字", "語"], False),
+  (["word"] * 99 + ["DNA"], False),
+  (["word"] * 98 + ["DNA"], True),
 )
 def test_a_vocabulary_is_cased_if_over_1_percent_of_words_are(entries, cased):
   assert vocabulary.is_cased(entries) == cased

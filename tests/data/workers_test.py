@@ -6,6 +6,7 @@ import time
 
 import commands
 import pytest
+from parametrize import parametrize
 
 from bertlib.cli.errors import InputError
 from bertlib.data.workers import worker_pool
@@ -21,7 +22,7 @@ def test_calls_get_the_shared_arguments_first():
   assert sys.modules["__main__"] is main
 
 
-@pytest.mark.parametrize("before", ["", "threading.Timer(9, print).start()"])
+@parametrize("before", "", "threading.Timer(9, print).start()")
 def test_a_process_of_one_thread_forks_and_another_does_not(before):
   # A fork has the module that its parent imported.
   done = commands.run_code(f"""

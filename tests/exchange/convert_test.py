@@ -10,6 +10,7 @@ import pytest
 import run_outputs
 import tensorflow.compat.v1 as tf
 import tiny_huggingface as tiny
+from parametrize import parametrize
 from refused import assert_refused
 from safetensors.numpy import load_file
 from tiny_huggingface import ENCODER
@@ -67,7 +68,7 @@ def test_files_are_replaced_only_with_overwrite(tmp_path):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("kind", ["source", "ours"])
+@parametrize("kind", "source", "ours")
 def test_a_full_disk_leaves_no_incomplete_folder(kind, tmp_path):
   weights = tiny.tensors()
   weights["embeddings.word_embeddings.weight"] = np.zeros((9000, 4), np.float32)
@@ -110,23 +111,21 @@ def test_a_missing_config_is_refused(main, tmp_path):
   assert_refused("Name the file with --bert_config", main, checkpoint)
 
 
-@pytest.mark.parametrize(
-  ("source", "message"),
-  [
-    ({"words": [*"abcd"]}, r"\(vocab.txt: the vocabulary has no \[UNK\], "),
-    (
-      {
-        "files": {
-          "modules.json": [
-            {"type": f"sentence_transformers.models.{name}", "path": path}
-            for name, path in (("Transformer", ""), ("Pooling", "."))
-          ],
-          "tokenizer_config.json": {"model_max_length": 2},
-        }
-      },
-      r"\(model.json: max_seq_length is 2, not an integer from 3",
-    ),
-  ],
+@parametrize(
+  "source, message",
+  ({"words": [*"abcd"]}, r"\(vocab.txt: the vocabulary has no \[UNK\], "),
+  (
+    {
+      "files": {
+        "modules.json": [
+          {"type": f"sentence_transformers.models.{name}", "path": path}
+          for name, path in (("Transformer", ""), ("Pooling", "."))
+        ],
+        "tokenizer_config.json": {"model_max_length": 2},
+      }
+    },
+    r"\(model.json: max_seq_length is 2, not an integer from 3",
+  ),
 )
 def test_what_cannot_be_used_is_not_written(source, message, tmp_path):
   folder = tiny.write_folder(tmp_path / "source", **source)
@@ -148,7 +147,7 @@ def run_of_two_steps(tmp_path):
   return tmp_path / "run"
 
 
-@pytest.mark.parametrize("form", ["{0}/model.ckpt-7,{0}/model.ckpt-9", "{0}"])
+@parametrize("form", "{0}/model.ckpt-7,{0}/model.ckpt-9", "{0}")
 def test_checkpoints_are_averaged_stripped_and_renamed(
   form, main, run_of_two_steps, tmp_path
 ):
@@ -161,13 +160,11 @@ def test_checkpoints_are_averaged_stripped_and_renamed(
   )
 
 
-@pytest.mark.parametrize(
-  ("flags", "message"),
-  [
-    (["--average=4"], "keeps 3 checkpoints of a training run, not 4"),
-    (["--strip_optimizer", "--to=huggingface"], "with a second command"),
-    (["--rename=a=>b", "--compare=x"], "with a second command"),
-  ],
+@parametrize(
+  "flags, message",
+  (["--average=4"], "keeps 3 checkpoints of a training run, not 4"),
+  (["--strip_optimizer", "--to=huggingface"], "with a second command"),
+  (["--rename=a=>b", "--compare=x"], "with a second command"),
 )
 def test_incompatible_flags_are_refused(flags, message, main, run_of_two_steps):
   assert_refused(message, main, run_of_two_steps, *flags)

@@ -6,6 +6,7 @@ That their scores are equal is in `round_trip_test.py`.
 import pytest
 import run_outputs
 import tiny_huggingface
+from parametrize import parametrize
 from refused import refusal
 
 from bertlib.checkpoints import checkpoint_files
@@ -60,17 +61,15 @@ def back(ours, tmp_path):
   return tmp_path / "theirs"
 
 
-@pytest.mark.parametrize(
-  ("files", "config", "expected"),
-  [
-    (of_release_6(activation_fn=IDENTITY), {}, "identity"),
-    (of_release_6(activation_fn=SIGMOID), of_release_4(IDENTITY), "sigmoid"),
-    ({CONFIG: of_release_6(activation_fn=IDENTITY)[CONFIG]}, {}, "sigmoid"),
-    ((), of_release_4(IDENTITY) | REGRESSION, "identity"),
-    (of_release_6(), of_release_4("torch.nn.Identity"), "identity"),
-    ((), {"sbert_ce_default_activation_function": IDENTITY}, "identity"),
-    ((), {}, "sigmoid"),
-  ],
+@parametrize(
+  "files, config, expected",
+  (of_release_6(activation_fn=IDENTITY), {}, "identity"),
+  (of_release_6(activation_fn=SIGMOID), of_release_4(IDENTITY), "sigmoid"),
+  ({CONFIG: of_release_6(activation_fn=IDENTITY)[CONFIG]}, {}, "sigmoid"),
+  ((), of_release_4(IDENTITY) | REGRESSION, "identity"),
+  (of_release_6(), of_release_4("torch.nn.Identity"), "identity"),
+  ((), {"sbert_ce_default_activation_function": IDENTITY}, "identity"),
+  ((), {}, "sigmoid"),
 )
 def test_one_output_makes_a_reranker(files, config, expected, tmp_path):
   ours, found = converted(write(tmp_path / "a", files, **config), tmp_path)
@@ -94,33 +93,29 @@ def test_the_default_prompt_goes_there_and_back(tmp_path):
   assert QUERY.items() <= written.items()
 
 
-@pytest.mark.parametrize(
-  ("files", "num_labels", "message"),
-  [
-    (of_release_6(activation_fn="torch.nn.modules.activation.Tanh"), 1, "Tanh"),
-    (
-      of_release_6(activation_fn=f"{SIGMOID[:-7]}LogSigmoid"),
-      1,
-      "only Sigmoid",
-    ),
-    (of_release_6(activation_fn="my.Sigmoid"), 1, "is my.Sigmoid; only"),
-    (of_release_6(keep_in_fp32_modules=["0.model"]), 1, "keep_in_fp32_modules"),
-    (of_release_6() | {"modules.json": [MODULE, DENSE]}, 1, "models.Dense. On"),
-    (of_release_6(**QUERY), 3, "put 'search: ' before the first texts yours"),
-  ],
+@parametrize(
+  "files, num_labels, message",
+  (of_release_6(activation_fn="torch.nn.modules.activation.Tanh"), 1, "Tanh"),
+  (
+    of_release_6(activation_fn=f"{SIGMOID[:-7]}LogSigmoid"),
+    1,
+    "only Sigmoid",
+  ),
+  (of_release_6(activation_fn="my.Sigmoid"), 1, "is my.Sigmoid; only"),
+  (of_release_6(keep_in_fp32_modules=["0.model"]), 1, "keep_in_fp32_modules"),
+  (of_release_6() | {"modules.json": [MODULE, DENSE]}, 1, "models.Dense. On"),
+  (of_release_6(**QUERY), 3, "put 'search: ' before the first texts yours"),
 )
 def test_another_computation_is_refused(files, num_labels, message, tmp_path):
   folder = write(tmp_path / "a", files, num_labels)
   assert message in refusal(converted, folder, tmp_path)
 
 
-@pytest.mark.parametrize(
-  ("files", "config", "num_labels", "kind"),
-  [
-    ((), REGRESSION, 1, "regression"),
-    (of_release_6(activation_fn=IDENTITY), {}, 2, "classification"),
-    ((), of_release_4(SIGMOID), 3, "multi_label"),
-  ],
+@parametrize(
+  "files, config, num_labels, kind",
+  ((), REGRESSION, 1, "regression"),
+  (of_release_6(activation_fn=IDENTITY), {}, 2, "classification"),
+  ((), of_release_4(SIGMOID), 3, "multi_label"),
 )
 def test_numbers_and_more_labels_are_of_a_classifier_there_and_back(
   files, config, num_labels, kind, tmp_path
@@ -162,13 +157,11 @@ def test_two_labels_make_the_score_of_a_reranker(tmp_path):
   assert (one_bias == bias[1:] - bias[:1]).all()
 
 
-@pytest.mark.parametrize(
-  ("architecture", "num_labels", "message"),
-  [
-    (CLASSIFIER, 3, "has 3 labels of pairs; a reranker is made of"),
-    ("BertForTokenClassification", 2, "has no labels of pairs"),
-    ("BertModel", None, "has no labels of pairs"),
-  ],
+@parametrize(
+  "architecture, num_labels, message",
+  (CLASSIFIER, 3, "has 3 labels of pairs; a reranker is made of"),
+  ("BertForTokenClassification", 2, "has no labels of pairs"),
+  ("BertModel", None, "has no labels of pairs"),
 )
 def test_other_heads_do_not_rank(architecture, num_labels, message, tmp_path):
   folder = write(tmp_path / "a", (), num_labels, architecture)

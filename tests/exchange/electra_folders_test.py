@@ -150,9 +150,8 @@ def test_sizes_of_the_generator():
   names = "hidden_size", "num_attention_heads", "intermediate_size"
   assert [found[name] for name in names] == [256, 4, 1024]
   assert (found["num_hidden_layers"], found["embedding_size"]) == (6, 768)
-  message = refusal(
-    electra_weights.generator_config, config | {"hidden_size": 524}
-  )
+  config["hidden_size"] = 524
+  message = refusal(electra_weights.generator_config, config)
   assert message.startswith("generator_hidden_size: makes the generator 131")
 
 

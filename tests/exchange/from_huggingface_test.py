@@ -14,6 +14,7 @@ import reference_data
 import run_outputs
 import tensorflow.compat.v1 as tf
 import tiny_huggingface
+from parametrize import parametrize
 from refused import assert_refused, refusal
 from safetensors.numpy import save_file
 from tiny_huggingface import CONFIG, WORDS, name, read, tensors, write_folder
@@ -36,16 +37,14 @@ _POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n"
 _OLD_TORCH = types.SimpleNamespace(__version__="2.5.1+cpu")
 
 
-@pytest.mark.parametrize(
-  ("config", "kind", "labels", "num_outputs"),
-  [
-    (name("a", "c", "b"), "classification", ["a", "c", "b"], 3),
-    ({}, "classification", ["LABEL_0", "LABEL_1"], 2),
-    (_MULTI_LABEL | name("b", "a"), "multi_label", ["b", "a"], 2),
-    (name(3, 1.5, True), "classification", ["3", "1.5", "True"], 3),
-    (_NUMBER | name("LABEL_0"), "regression", [], 1),
-    ({"sentence_transformers": _SIGMOID}, "multi_label", _DEFAULT, 3),
-  ],
+@parametrize(
+  "config, kind, labels, num_outputs",
+  (name("a", "c", "b"), "classification", ["a", "c", "b"], 3),
+  ({}, "classification", ["LABEL_0", "LABEL_1"], 2),
+  (_MULTI_LABEL | name("b", "a"), "multi_label", ["b", "a"], 2),
+  (name(3, 1.5, True), "classification", ["3", "1.5", "True"], 3),
+  (_NUMBER | name("LABEL_0"), "regression", [], 1),
+  ({"sentence_transformers": _SIGMOID}, "multi_label", _DEFAULT, 3),
 )
 def test_kind_and_labels_of_a_classifier_are_described(
   config, kind, labels, num_outputs, tmp_path
@@ -56,15 +55,13 @@ def test_kind_and_labels_of_a_classifier_are_described(
   assert (found["kind"], found["labels"]) == (kind, labels)
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "config",
-  [
-    name("a", "a"),
-    {"id2label": {"0": "a", "2": "b"}},
-    {"id2label": {"a": 0, "b": 1}},
-    {"id2label": ["a", "b"]},
-    _NUMBER,
-  ],
+  name("a", "a"),
+  {"id2label": {"0": "a", "2": "b"}},
+  {"id2label": {"a": 0, "b": 1}},
+  {"id2label": ["a", "b"]},
+  _NUMBER,
 )
 def test_labels_that_a_classifier_cannot_have_are_refused(config, tmp_path):
   config = config | {"architectures": [CLASSIFIER]}
@@ -79,17 +76,15 @@ def test_names_of_other_labels_are_left_out_with_a_line(tmp_path, caplog):
   assert "names 3 labels, but the model has 2 outputs" in caplog.text
 
 
-@pytest.mark.parametrize(
-  ("architecture", "expected"),
-  [
-    ("BertForMultipleChoice", {"kind": "multiple_choice", "labels": [*"0123"]}),
-    ("BertForTokenClassification", {"script": "run_ner", "labels": _DEFAULT}),
-    ("BertForQuestionAnswering", _ANSWERS),
-    ("BertForMaskedLM", _MASKS | {"objective": "mlm"}),
-    ("BertForNextSentencePrediction", _MASKS | {"objective": "nsp"}),
-    ("BertForPreTraining", _MASKS),
-    ("BertModel", {"max_seq_length": 400}),
-  ],
+@parametrize(
+  "architecture, expected",
+  ("BertForMultipleChoice", {"kind": "multiple_choice", "labels": [*"0123"]}),
+  ("BertForTokenClassification", {"script": "run_ner", "labels": _DEFAULT}),
+  ("BertForQuestionAnswering", _ANSWERS),
+  ("BertForMaskedLM", _MASKS | {"objective": "mlm"}),
+  ("BertForNextSentencePrediction", _MASKS | {"objective": "nsp"}),
+  ("BertForPreTraining", _MASKS),
+  ("BertModel", {"max_seq_length": 400}),
 )
 def test_the_task_of_a_class_is_described(architecture, expected, tmp_path):
   weights, classes = tensors(architecture), [architecture]
@@ -158,19 +153,17 @@ def with_prefix(prefix):
   return lambda weights: {prefix + n: t for n, t in weights.items()}
 
 
-@pytest.mark.parametrize(
-  ("change", "note"),
-  [
-    (with_old_norms, None),
-    (
-      with_copies,
-      "left out: bert.embeddings.position_ids, cls.predictions.decoder.bias,"
-      " cls.predictions.decoder.weight",
-    ),
-    (with_a_copy_alone, "left out: cls.predictions.decoder.bias"),
-    (with_prefix("_orig_mod.module."), _PREFIX + "_orig_mod.module."),
-    (with_prefix("my.model."), _PREFIX + "my.model."),
-  ],
+@parametrize(
+  "change, note",
+  (with_old_norms, None),
+  (
+    with_copies,
+    "left out: bert.embeddings.position_ids, cls.predictions.decoder.bias,"
+    " cls.predictions.decoder.weight",
+  ),
+  (with_a_copy_alone, "left out: cls.predictions.decoder.bias"),
+  (with_prefix("_orig_mod.module."), _PREFIX + "_orig_mod.module."),
+  (with_prefix("my.model."), _PREFIX + "my.model."),
 )
 def test_other_names_are_read(change, note, tmp_path):
   weights = tensors("BertForMaskedLM")
@@ -199,28 +192,26 @@ def zeros(*shape, dtype=np.float32):
   return np.zeros(shape, dtype)
 
 
-@pytest.mark.parametrize(
-  ("changed", "config", "message"),
-  [
-    ({"bert.embeddings.LayerNorm.gamma": zeros(4)}, {}, "Norm.weight twice"),
-    ({"cls.predictions.decoder.weight": zeros(13, 4)}, {}, "weight differs"),
-    (dict.fromkeys("abcde", zeros(2)), {}, "does not have: a, b, c and 2"),
-    ({_BIAS: None, _WEIGHT: None}, {}, f"has no {_BIAS}, {_WEIGHT}"),
-    (
-      {n: zeros(4, dtype=np.int8) for n in (*"abcd", _BIAS)},
-      {},
-      "float32: a (int8), b (int8), bert.encoder",
-    ),
-    ({}, {"num_hidden_layers": 1}, "not have: bert.encoder.layer.1"),
-    ({}, {"intermediate_size": 8}, "intermediate.dense.weight is (6, 4)"),
-    ({}, {"words": "a" * 14}, "has 14 pieces, the model only 13"),
-    ({}, {"model_type": "albert"}, 'model_type is "albert"; only "bert", "ro'),
-    ({}, {"model_type": "mpnet", "hidden_size": []}, 'is "mpnet"'),
-    ({}, _ROBERTA, "architectures has RobertaModel, and there is no model_ty"),
-    ({}, {"position_embedding_type": "relative_key"}, '"relative_key"'),
-    ({}, {"is_decoder": True}, "is_decoder is true"),
-    ({}, {"hidden_act": "silu"}, 'hidden_act "silu"'),
-  ],
+@parametrize(
+  "changed, config, message",
+  ({"bert.embeddings.LayerNorm.gamma": zeros(4)}, {}, "Norm.weight twice"),
+  ({"cls.predictions.decoder.weight": zeros(13, 4)}, {}, "weight differs"),
+  (dict.fromkeys("abcde", zeros(2)), {}, "does not have: a, b, c and 2"),
+  ({_BIAS: None, _WEIGHT: None}, {}, f"has no {_BIAS}, {_WEIGHT}"),
+  (
+    {n: zeros(4, dtype=np.int8) for n in (*"abcd", _BIAS)},
+    {},
+    "float32: a (int8), b (int8), bert.encoder",
+  ),
+  ({}, {"num_hidden_layers": 1}, "not have: bert.encoder.layer.1"),
+  ({}, {"intermediate_size": 8}, "intermediate.dense.weight is (6, 4)"),
+  ({}, {"words": "a" * 14}, "has 14 pieces, the model only 13"),
+  ({}, {"model_type": "albert"}, 'model_type is "albert"; only "bert", "ro'),
+  ({}, {"model_type": "mpnet", "hidden_size": []}, 'is "mpnet"'),
+  ({}, _ROBERTA, "architectures has RobertaModel, and there is no model_ty"),
+  ({}, {"position_embedding_type": "relative_key"}, '"relative_key"'),
+  ({}, {"is_decoder": True}, "is_decoder is true"),
+  ({}, {"hidden_act": "silu"}, 'hidden_act "silu"'),
 )
 def test_tensors_and_models_that_do_not_fit_are_refused(
   changed, config, message, tmp_path
@@ -246,7 +237,7 @@ def test_float64_is_rounded_with_a_line(tmp_path):
   run_outputs.assert_same_bits(model.variables, expected)
 
 
-@pytest.mark.parametrize("has_weights", [True, False])
+@parametrize("has_weights", True, False)
 def test_an_adapter_is_refused_by_name(has_weights, tmp_path):
   folder = tmp_path / "a"
   write_folder(folder, files={"adapter_config.json": {"peft_type": "LORA"}})
@@ -257,8 +248,8 @@ def test_an_adapter_is_refused_by_name(has_weights, tmp_path):
   assert "adapter_config.json: is of an adapter" in refusal(read, folder)
 
 
-@pytest.mark.parametrize(
-  "file", ["model.safetensors", "vocab.txt", "config.json", "tokenizer.json"]
+@parametrize(
+  "file", "model.safetensors", "vocab.txt", "config.json", "tokenizer.json"
 )
 def test_a_pointer_of_git_lfs_is_named(file, tmp_path):
   folder = write_folder(tmp_path / "a", files=fast())
@@ -283,8 +274,8 @@ def in_shards(folder, weights):
 
 def in_pytorch(folder, weights):
   torch = pytest.importorskip("torch")
-  tensors = {n: torch.from_numpy(t) for n, t in weights.items()}
-  torch.save(tensors, folder / "pytorch_model.bin")
+  values = {n: torch.from_numpy(t) for n, t in weights.items()}
+  torch.save(values, folder / "pytorch_model.bin")
 
 
 def in_h5(folder, weights):
@@ -299,8 +290,8 @@ def in_h5(folder, weights):
       file[f"{scope}/tf_bert_for/{path}:0"] = tensor.T if is_kernel else tensor
 
 
-@pytest.mark.parametrize("architecture", [CLASSIFIER, "BertForMaskedLM"])
-@pytest.mark.parametrize("write", [in_shards, in_pytorch, in_h5])
+@parametrize("architecture", CLASSIFIER, "BertForMaskedLM")
+@parametrize("write", in_shards, in_pytorch, in_h5)
 def test_weights_are_the_same_in_other_files(write, architecture, tmp_path):
   weights = tensors(architecture)
   folder = write_folder(tmp_path / "a", weights)
@@ -317,12 +308,10 @@ def write_pytorch(folder, content=b""):
   return str(folder)
 
 
-@pytest.mark.parametrize(
-  ("found", "message"),
-  [
-    (None, "can read it: pip install torch"),
-    (_OLD_TORCH, r"needs PyTorch 2\.6 .* not 2\.5\.1"),
-  ],
+@parametrize(
+  "found, message",
+  (None, "can read it: pip install torch"),
+  (_OLD_TORCH, r"needs PyTorch 2\.6 .* not 2\.5\.1"),
 )
 def test_pytorch_that_is_needed_is_named(tmp_path, monkeypatch, found, message):
   source = write_pytorch(tmp_path / "source")
@@ -340,7 +329,7 @@ class MakesFolder:
     return os.mkdir, (self.path,)
 
 
-@pytest.mark.parametrize("form", ["pickle", "zip"])
+@parametrize("form", "pickle", "zip")
 def test_pickled_code_is_not_executed(form, tmp_path):
   torch = pytest.importorskip("torch")
   mark = tmp_path / "mark"
@@ -383,7 +372,7 @@ def words_of(model):
   return model.vocab.decode().splitlines()
 
 
-@pytest.mark.parametrize("num_words", [9, 2])
+@parametrize("num_words", 9, 2)
 def test_the_vocabulary_comes_from_tokenizer_json(tmp_path, num_words):
   vocab = {word: i for i, word in enumerate(WORDS[:num_words])}
   files = fast(vocab=dict(reversed(vocab.items())))
@@ -407,13 +396,11 @@ _NEW = [{"id": 9, "content": "dog"}, {"id": 10, "content": "cow"}]
 _BY_ID = {str(token["id"]): token for token in _NEW}
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "file, content",
-  [
-    ("added_tokens.json", {"dog": 9, "cow": 10}),
-    ("tokenizer_config.json", {"added_tokens_decoder": _BY_ID}),
-    ("tokenizer.json", {"added_tokens": [_FIRST, *_NEW]}),
-  ],
+  ("added_tokens.json", {"dog": 9, "cow": 10}),
+  ("tokenizer_config.json", {"added_tokens_decoder": _BY_ID}),
+  ("tokenizer.json", {"added_tokens": [_FIRST, *_NEW]}),
 )
 def test_added_tokens_are_appended_to_the_vocabulary(file, content, tmp_path):
   folder = write_folder(tmp_path / "a", files={file: content})
@@ -421,13 +408,11 @@ def test_added_tokens_are_appended_to_the_vocabulary(file, content, tmp_path):
   assert words_of(read(folder)) == [*WORDS, "dog", "cow"]
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "added, num_appended",
-  [
-    ({"gap": 10}, 0),
-    ({"a": 9, "two\nlines": 10, "b": 11}, 1),
-    ({"a": 9, "b": 10, "c": 11, "d": 12, "beyond vocab_size": 13}, 4),
-  ],
+  ({"gap": 10}, 0),
+  ({"a": 9, "two\nlines": 10, "b": 11}, 1),
+  ({"a": 9, "b": 10, "c": 11, "d": 12, "beyond vocab_size": 13}, 4),
 )
 def test_added_tokens_that_do_not_continue_the_vocabulary_are_named(
   added, num_appended, tmp_path
@@ -439,16 +424,14 @@ def test_added_tokens_that_do_not_continue_the_vocabulary_are_named(
   assert any(note.endswith(f"are left out: {names}") for note in model.notes)
 
 
-@pytest.mark.parametrize(
-  ("token", "more", "lowercase", "expected"),
-  [
-    ("Größe", {}, True, "große"),
-    ("GPU", {}, True, "gpu"),
-    ("GPU", {}, False, "GPU"),
-    ("GPU", {"normalized": False}, True, None),
-    ("[E1]", {}, False, None),
-    ("new york", {}, False, None),
-  ],
+@parametrize(
+  "token, more, lowercase, expected",
+  ("Größe", {}, True, "große"),
+  ("GPU", {}, True, "gpu"),
+  ("GPU", {}, False, "GPU"),
+  ("GPU", {"normalized": False}, True, None),
+  ("[E1]", {}, False, None),
+  ("new york", {}, False, None),
 )
 def test_added_tokens_are_written_as_text_has_them(
   token, more, lowercase, expected, tmp_path
@@ -473,14 +456,12 @@ _ENDS = {"cls": ["<s>", 2], "sep": ["[SEP]", 3]}
 _NAMED = {"cls_token": "<s>", **_UNKNOWN}
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "files",
-  [
-    {"tokenizer_config.json": _NAMED},
-    {"special_tokens_map.json": _NAMED},
-    {"tokenizer_config.json": {k: {"content": v} for k, v in _NAMED.items()}},
-    {"tokenizer.json": {"model": _UNKNOWN, "post_processor": _ENDS}},
-  ],
+  {"tokenizer_config.json": _NAMED},
+  {"special_tokens_map.json": _NAMED},
+  {"tokenizer_config.json": {k: {"content": v} for k, v in _NAMED.items()}},
+  {"tokenizer.json": {"model": _UNKNOWN, "post_processor": _ENDS}},
 )
 def test_special_entries_get_the_names_of_bert(files, tmp_path):
   words = ["[PAD]", "<unk>", "<s>", *WORDS[3:]]
@@ -496,13 +477,11 @@ def test_two_entries_for_one_special_token_are_refused(tmp_path):
   assert_refused("its cls_token is <s>, but", read, folder)
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "files, limit",
-  [
-    ({}, 100),
-    (fast(max_input_chars_per_word=7), 100),
-    (fast(max_input_chars_per_word=7) | _GENERIC, 7),
-  ],
+  ({}, 100),
+  (fast(max_input_chars_per_word=7), 100),
+  (fast(max_input_chars_per_word=7) | _GENERIC, 7),
 )
 def test_the_limit_of_characters_is_that_of_the_files(files, limit, tmp_path):
   folder = write_folder(tmp_path / "a", files=files)
@@ -515,26 +494,24 @@ def test_the_limit_of_characters_is_that_of_the_files(files, limit, tmp_path):
   assert tokenizer.tokenize("the" + "s" * limit) == ["[UNK]"]
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "files, expected",
-  [
-    (fast(), None),
-    (fast() | _GENERIC, None),
-    (slow(word_tokenizer_type="mecab"), "mecab"),
-    (slow(tokenizer_class="RoFormerTokenizer"), "RoFormerTokenizer"),
-    (fast("pre_tokenizer", type="Whitespace"), "pre_tokenizer=Whitespace in"),
-    (fast("normalizer", type="NFKC") | _GENERIC, "support normalizer=NFKC"),
-    (_KEEPS_ACCENTS | _GENERIC, "support strip_accents=False"),
-    (_KEEPS_ACCENTS, "accents=False in tokenizer.json"),
-    (slow(strip_accents=False), "support strip_accents=False"),
-    (slow(tokenize_chinese_chars=False), "tokenize_chinese_chars=False"),
-    (slow(truncation_side="left"), "truncation_side=left"),
-    (slow(model_input_names=["input_ids"]), "token_type_ids=False"),
-    (
-      fast(vocab={w: i for i, w in enumerate([*WORDS[:-1], "##x"])}),
-      "'##s', '##x'",
-    ),
-  ],
+  (fast(), None),
+  (fast() | _GENERIC, None),
+  (slow(word_tokenizer_type="mecab"), "mecab"),
+  (slow(tokenizer_class="RoFormerTokenizer"), "RoFormerTokenizer"),
+  (fast("pre_tokenizer", type="Whitespace"), "pre_tokenizer=Whitespace in"),
+  (fast("normalizer", type="NFKC") | _GENERIC, "support normalizer=NFKC"),
+  (_KEEPS_ACCENTS | _GENERIC, "support strip_accents=False"),
+  (_KEEPS_ACCENTS, "accents=False in tokenizer.json"),
+  (slow(strip_accents=False), "support strip_accents=False"),
+  (slow(tokenize_chinese_chars=False), "tokenize_chinese_chars=False"),
+  (slow(truncation_side="left"), "truncation_side=left"),
+  (slow(model_input_names=["input_ids"]), "token_type_ids=False"),
+  (
+    fast(vocab={w: i for i, w in enumerate([*WORDS[:-1], "##x"])}),
+    "'##s', '##x'",
+  ),
 )
 def test_other_rules_for_text_are_named(files, expected, tmp_path):
   model = read(write_folder(tmp_path / "a", files=files))
@@ -543,18 +520,16 @@ def test_other_rules_for_text_are_named(files, expected, tmp_path):
   assert (expected or "") in "".join(notes)
 
 
-@pytest.mark.parametrize(
-  ("files", "options", "lowercase"),
-  [
-    (slow(do_lower_case=False), {}, False),
-    (slow(do_lower_case=True), {}, True),
-    (fast("normalizer", lowercase=True), {"do_lower_case": False}, False),
-    (fast("normalizer", lowercase=False), {}, True),
-    (fast("normalizer", lowercase=False) | _GENERIC, {}, False),
-    (fast() | slow(do_lower_case=False, **_CLASS), {}, True),
-    ({}, {"vocab_file": reference_data.vocab("uncased")}, True),
-    ({}, {"vocab_file": reference_data.vocab("cased")}, False),
-  ],
+@parametrize(
+  "files, options, lowercase",
+  (slow(do_lower_case=False), {}, False),
+  (slow(do_lower_case=True), {}, True),
+  (fast("normalizer", lowercase=True), {"do_lower_case": False}, False),
+  (fast("normalizer", lowercase=False), {}, True),
+  (fast("normalizer", lowercase=False) | _GENERIC, {}, False),
+  (fast() | slow(do_lower_case=False, **_CLASS), {}, True),
+  ({}, {"vocab_file": reference_data.vocab("uncased")}, True),
+  ({}, {"vocab_file": reference_data.vocab("cased")}, False),
 )
 def test_casing_is_that_of_the_files_or_of_the_vocabulary(
   files, options, lowercase, tmp_path
@@ -598,7 +573,7 @@ def keras_hub_weight(tensor_name, tensor):
   return f"layers/{path}", tensor
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@parametrize("dtype", "float32", "bfloat16")
 def test_a_preset_of_keras_hub_is_read(tmp_path, dtype):
   h5py = pytest.importorskip("h5py")
   weights = {n: t.astype(dtype).astype("float32") for n, t in tensors().items()}

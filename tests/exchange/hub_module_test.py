@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import wrong_input_world
+from parametrize import parametrize
 from refused import assert_refused
 
 import tokenization
@@ -99,9 +100,7 @@ def test_outputs_are_those_of_tensorflow_1(module_dir):
   np.testing.assert_array_equal(mlm["pooled_output"], tokens["pooled_output"])
 
 
-@pytest.mark.parametrize(
-  ("operation", "act"), [("Erf", "gelu"), ("Tanh", "gelu_tanh")]
-)
+@parametrize("operation, act", ("Erf", "gelu"), ("Tanh", "gelu_tanh"))
 def test_the_graph_says_which_gelu_it_computes(module_dir, operation, act):
   size = bytes([len(operation)])
   with open(f"{module_dir}/saved_model.pb", "wb") as file:
@@ -145,13 +144,11 @@ def test_the_tag_train_brings_dropout(module_dir):
       assert np.array_equal(one, other) == is_equal
 
 
-@pytest.mark.parametrize(
-  ("inputs", "signature", "message"),
-  [
-    (INPUTS, "default", "is not one of mlm, tokenization_info, tokens"),
-    (INPUTS, "mlm", "'mlm' takes input_ids, input_mask, segment_ids, mlm_pos"),
-    (None, "tokens", "inputs: none, but 'tokens' takes"),
-  ],
+@parametrize(
+  "inputs, signature, message",
+  (INPUTS, "default", "is not one of mlm, tokenization_info, tokens"),
+  (INPUTS, "mlm", "'mlm' takes input_ids, input_mask, segment_ids, mlm_pos"),
+  (None, "tokens", "inputs: none, but 'tokens' takes"),
 )
 def test_wrong_calls_are_refused(module_dir, inputs, signature, message):
   with tf.Graph().as_default():
@@ -181,21 +178,17 @@ def test_a_handle_of_tfhub_is_the_published_model(module_dir, monkeypatch):
   assert model.init_checkpoint == f"{folder}/bert_model.ckpt"
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "handle",
-  [
-    "small_bert/bert_uncased_L-2_H-128_A-2",
-    "bert_multi_cased_L-12_H-768_A-12",
-    "bert_chinese_L-12_H-768_A-12",
-  ],
+  "small_bert/bert_uncased_L-2_H-128_A-2",
+  "bert_multi_cased_L-12_H-768_A-12",
+  "bert_chinese_L-12_H-768_A-12",
 )
 def test_modules_of_tensorflow_1_have_a_published_name(handle):
   found = tfhub.published_name(f"https://tfhub.dev/google/{handle}/1")
   assert found == handle.split("bert_")[-1]
 
 
-@pytest.mark.parametrize(
-  "handle", [HANDLE[:-1] + "2", "bert-base-cased", "google/elmo/1"]
-)
+@parametrize("handle", HANDLE[:-1] + "2", "bert-base-cased", "google/elmo/1")
 def test_other_handles_have_none(handle):
   assert tfhub.published_name(handle) is None

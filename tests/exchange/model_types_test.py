@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tiny_huggingface
+from parametrize import parametrize
 from reference_data import golden
 from refused import refusal
 from run_outputs import edit_json, read_json
@@ -171,9 +172,7 @@ def test_a_pooler_has_a_dropout_of_its_own():
     assert not np.any(session.run(model.get_pooled_output()))  # biases are 0
 
 
-@pytest.mark.parametrize(
-  ("name", "expected"), [("Roberta", 0.1), ("DistilBert", None)]
-)
+@parametrize("name, expected", ("Roberta", 0.1), ("DistilBert", None))
 def test_a_classifier_of_roberta_has_a_second_dropout(tmp_path, name, expected):
   write_folder(tmp_path / "a", f"{name}ForSequenceClassification")
   tiny_huggingface.convert(tmp_path / "a", tmp_path / "b")

@@ -10,6 +10,7 @@ import pytest
 import run_outputs
 import tensorflow as tf
 import tiny_huggingface
+from parametrize import parametrize
 from refused import assert_refused
 
 import modeling
@@ -144,9 +145,9 @@ BROUGHT = {
 }
 
 
-@pytest.mark.parametrize(
-  ("settings", "case"),
-  [(settings, case) for settings in BROUGHT for case in BROUGHT[settings]],
+@parametrize(
+  "settings, case",
+  *([(settings, case) for settings in BROUGHT for case in BROUGHT[settings]]),
 )
 def test_a_folder_brings(settings, case, tmp_path):
   entries, (flag, more), expected = BROUGHT[settings][case]
@@ -159,14 +160,12 @@ def test_a_folder_brings(settings, case, tmp_path):
   assert {name: found[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize(
-  ("settings", "missing"),
-  [
-    (ClassifierSettings, "--task_name, --vocab_file and --bert_config_file"),
-    (SquadSettings, "--vocab_file and --bert_config_file must"),
-    (NerSettings, "--vocab_file and --bert_config_file must"),
-    (PretrainingSettings, "--bert_config_file must"),
-  ],
+@parametrize(
+  "settings, missing",
+  (ClassifierSettings, "--task_name, --vocab_file and --bert_config_file"),
+  (SquadSettings, "--vocab_file and --bert_config_file must"),
+  (NerSettings, "--vocab_file and --bert_config_file must"),
+  (PretrainingSettings, "--bert_config_file must"),
 )
 def test_a_folder_of_the_original_needs_flags(settings, missing, tmp_path):
   path = folder_of(tmp_path / "m")
@@ -204,13 +203,11 @@ def test_a_checkpoint_by_its_path_brings_no_files(tmp_path):
   assert (made.model.max_seq_length, made.model.do_lower_case) == (32, False)
 
 
-@pytest.mark.parametrize(
-  ("entries", "message"),
-  [
-    (CLASSIFIER, "m: has a model of run_classifier.py. Name the folder of a"),
-    ({"script": "run_ner", "word_column": 0}, "word_column is 0, not an"),
-    ({"script": "run_ner", "format": 2}, "format, 2, is of a newer version"),
-  ],
+@parametrize(
+  "entries, message",
+  (CLASSIFIER, "m: has a model of run_classifier.py. Name the folder of a"),
+  ({"script": "run_ner", "word_column": 0}, "word_column is 0, not an"),
+  ({"script": "run_ner", "format": 2}, "format, 2, is of a newer version"),
 )
 def test_a_folder_that_is_not_of_a_task_is_one_line(tmp_path, entries, message):
   folder = folder_of(tmp_path / "m", **entries)
@@ -370,7 +367,7 @@ def test_heads_of_pretraining_are_read_with_the_pooler_they_train(tmp_path):
 
 
 @pytest.mark.graph
-@pytest.mark.parametrize("own_table", [True, False])
+@parametrize("own_table", True, False)
 def test_of_two_encoders_that_of_the_discriminator_is_read(tmp_path, own_table):
   stored = {}
   for value, scope in enumerate(["model/generator_network", "encoder"]):
@@ -398,14 +395,12 @@ def test_averages_of_an_optimizer_are_named(caplog):
 
 
 @pytest.mark.graph
-@pytest.mark.parametrize(
-  ("scopes", "more", "words"),
-  [
-    ([], "weight", "object-based checkpoint"),
-    (["a", "b"], "weight", "several encoders, a/, b/"),
-    (["a"], "a/_embedding_projection/kernel", "has _embedding_proj"),
-    (["a"], "a/layer_with_weights-7/kernel", "another embedding_size"),
-  ],
+@parametrize(
+  "scopes, more, words",
+  ([], "weight", "object-based checkpoint"),
+  (["a", "b"], "weight", "several encoders, a/, b/"),
+  (["a"], "a/_embedding_projection/kernel", "has _embedding_proj"),
+  (["a"], "a/layer_with_weights-7/kernel", "another embedding_size"),
 )
 def test_other_objects_are_refused_in_one_line(tmp_path, scopes, more, words):
   values = {
@@ -419,7 +414,7 @@ def test_other_objects_are_refused_in_one_line(tmp_path, scopes, more, words):
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("labels", [("yes", "no"), ("on", "off")])
+@parametrize("labels", ("yes", "no"), ("on", "off"))
 def test_the_head_of_other_labels_is_left_out(labels, world, tmp_path):
   rows = [f"the cat sat\t{label}\n" for label in labels]
   (tmp_path / "train.tsv").write_text("".join(rows))

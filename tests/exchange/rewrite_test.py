@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import run_outputs
 import tensorflow.compat.v1 as tf
+from parametrize import parametrize
 from refused import assert_refused
 
 import optimization
@@ -117,7 +118,7 @@ def test_averages_are_computed_in_float64(tmp_path, rewritten):
   run_outputs.assert_same_bits(found, {"kernel": expected})
 
 
-@pytest.mark.parametrize("dtype", [np.float16, BFLOAT16, np.float64])
+@parametrize("dtype", np.float16, BFLOAT16, np.float64)
 def test_averages_keep_the_dtype(dtype, tmp_path, rewritten):
   arrays = [np.array(values, dtype) for values in ([1.0, 2.0], [2.0, 5.0])]
   found = rewritten(*write_each(tmp_path, arrays))
@@ -131,15 +132,13 @@ def zeros(size, dtype=np.float32):
 ONE = {"bias": zeros(2), "kernel": zeros(3)}
 
 
-@pytest.mark.parametrize(
-  ("other", "beside", "named"),
-  [
-    ({"bias": zeros(2)}, (), r"kernel \(float32 \[3\], missing\)"),
-    (ONE | {"kernel": zeros(4)}, (), r"kernel .*, float32 \[4\]\)"),
-    (ONE | {"bias": zeros(2, BFLOAT16)}, (), r"bias .*, bfloat16 .*"),
-    (ONE, ("vocab.txt", "[UNK]\na\n", "[UNK]\nb\n"), "the vocabulary .*"),
-    (ONE, ("model.json", '{"labels": ["0"]}', '{"labels": ["1"]}'), "the la.*"),
-  ],
+@parametrize(
+  "other, beside, named",
+  ({"bias": zeros(2)}, (), r"kernel \(float32 \[3\], missing\)"),
+  (ONE | {"kernel": zeros(4)}, (), r"kernel .*, float32 \[4\]\)"),
+  (ONE | {"bias": zeros(2, BFLOAT16)}, (), r"bias .*, bfloat16 .*"),
+  (ONE, ("vocab.txt", "[UNK]\na\n", "[UNK]\nb\n"), "the vocabulary .*"),
+  (ONE, ("model.json", '{"labels": ["0"]}', '{"labels": ["1"]}'), "the la.*"),
 )
 def test_unlike_models_are_not_averaged(
   other, beside, named, tmp_path, rewritten
@@ -167,16 +166,14 @@ def test_rename_rules_are_applied_in_order():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-  ("rule", "message"),
-  [
-    ("kernel", "is not PATTERN=>REPLACEMENT"),
-    ("(kernel=>x", "not a regular expression .*unterminated"),
-    (r"kernel=>\1", "not a regular expression .*invalid group reference"),
-    (r"kernel=>\g<n>", "not a regular expression .*unknown group name"),
-    ("weights=>kernel", "matches none of the 2 variables, such as a/kernel"),
-    ("^[ab]=>c", "a/kernel and b/kernel: both would be renamed c/kernel"),
-  ],
+@parametrize(
+  "rule, message",
+  ("kernel", "is not PATTERN=>REPLACEMENT"),
+  ("(kernel=>x", "not a regular expression .*unterminated"),
+  (r"kernel=>\1", "not a regular expression .*invalid group reference"),
+  (r"kernel=>\g<n>", "not a regular expression .*unknown group name"),
+  ("weights=>kernel", "matches none of the 2 variables, such as a/kernel"),
+  ("^[ab]=>c", "a/kernel and b/kernel: both would be renamed c/kernel"),
 )
 def test_invalid_rename_rules_are_refused(rule, message):
   assert_refused(message, rewrite.new_names, ["a/kernel", "b/kernel"], [rule])
@@ -214,16 +211,14 @@ def test_the_output_is_the_folder_of_a_model(trained, tmp_path, rewritten):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-  ("names", "state"),
-  [
-    (["output_bias", "global_step", "cls/predictions/output_bias"], []),
-    (["a/LayerNorm/beta", "a/LayerNorm/gamma"], []),
-    (["output_bias", "output_bias/adam_m"], ["output_bias/adam_m"]),
-    (["output_bias", "output_bias/Adam_1"], ["output_bias/Adam_1"]),
-    (["a/b", "a/b/ExponentialMovingAverage"], ["a/b/ExponentialMovingAverage"]),
-    (["loss_scale/value", "beta1_power"], ["loss_scale/value", "beta1_power"]),
-  ],
+@parametrize(
+  "names, state",
+  (["output_bias", "global_step", "cls/predictions/output_bias"], []),
+  (["a/LayerNorm/beta", "a/LayerNorm/gamma"], []),
+  (["output_bias", "output_bias/adam_m"], ["output_bias/adam_m"]),
+  (["output_bias", "output_bias/Adam_1"], ["output_bias/Adam_1"]),
+  (["a/b", "a/b/ExponentialMovingAverage"], ["a/b/ExponentialMovingAverage"]),
+  (["loss_scale/value", "beta1_power"], ["loss_scale/value", "beta1_power"]),
 )
 def test_the_state_of_any_optimizer_is_known_by_name(names, state):
   assert checkpoint_files.optimizer_variables(names) == set(state)

@@ -18,6 +18,7 @@ from pathlib import Path
 import commands
 import numpy as np
 import pytest
+from parametrize import parametrize
 from reference_data import data, read_jsonl, vocab
 
 import run_classifier
@@ -331,7 +332,8 @@ class Relevance(Relations):
     short = super().examples()
     # Longer than 96 tokens, of which the query has more than half, or less.
     long = [[" ".join([a] * (40 // len(a.split()))), b * 9] for a, b in short]
-    return [*short[:100], *long[:50], *[[a, b * 20] for a, b in short][:50]]
+    cut = [[a, b * 20] for a, b in short]
+    return [*short[:100], *long[:50], *cut[:50]]
 
   def read(self, output, prefix):
     for row in read_jsonl(f"{prefix}_predictions.jsonl"):
@@ -431,7 +433,7 @@ TASKS = [Texts, MultiLabel, Pairs, Choices, Words, Questions, Masks, Vectors]
 TASKS.append(Relevance)
 
 
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.__name__)
+@parametrize("task", *TASKS, ids=lambda task: task.__name__)
 def test_a_model_is_the_same_there_and_back(task, tmp_path, monkeypatch):
   monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path / "cache"))
   task = task()
@@ -471,7 +473,7 @@ MADE = [
 ]
 
 
-@pytest.mark.parametrize("made", MADE, ids=lambda made: made[0])
+@parametrize("made", *MADE, ids=lambda made: made[0])
 def test_a_model_of_another_library_is_equal_here(made, tmp_path, monkeypatch):
   name, task, of_class, config, *more = made
   library, options = (*more, *("", {})[len(more) :])

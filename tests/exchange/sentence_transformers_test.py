@@ -13,6 +13,7 @@ import pytest
 import reference_data
 import run_outputs
 import tiny_huggingface
+from parametrize import parametrize
 from refused import assert_refused, refusal
 from run_outputs import edit_json
 from safetensors.numpy import load_file
@@ -98,7 +99,7 @@ def write(folder, tmp_path):
   return target
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@parametrize("release", *RELEASES)
 def test_vectors_equal_those_of_sentence_transformers(release, tmp_path):
   expected = run_outputs.read_json(published(release) / "vectors.json")
   folder = str(read(published(release), tmp_path))
@@ -119,10 +120,10 @@ def test_the_encoder_can_be_in_a_folder_of_its_own(source, tmp_path):
   assert description_of(folder, tmp_path) == DESCRIPTIONS[OLD]
 
 
-@pytest.mark.parametrize(
-  ("length", "expected"), [(int(1e30), 40), (20.0, 20), (float("nan"), 40)]
+@parametrize(
+  "length, expected", (int(1e30), 40), (20.0, 20), (float("nan"), 40)
 )
-@pytest.mark.parametrize("key", ["model_max_length", "max_len"])
+@parametrize("key", "model_max_length", "max_len")
 def test_lengths_of_a_tokenizer_count(source, tmp_path, key, length, expected):
   folder = source()
   edit_json(folder / ENCODER, max_seq_length=...)
@@ -184,14 +185,12 @@ def test_what_has_no_counterpart_is_refused(
   assert f"{folder / file}: " in found and message in found
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "change",
-  [
-    lambda modules: [modules[0], modules[-1], *modules[1:-1]],
-    lambda modules: [*modules[:3], *modules[2:]],
-    lambda modules: [modules[0], *modules[2:]],
-    lambda modules: [modules[0] | {"type": "custom.Module"}, *modules[1:]],
-  ],
+  lambda modules: [modules[0], modules[-1], *modules[1:-1]],
+  lambda modules: [*modules[:3], *modules[2:]],
+  lambda modules: [modules[0], *modules[2:]],
+  lambda modules: [modules[0] | {"type": "custom.Module"}, *modules[1:]],
   ids=["another order", "two Dense", "no Pooling", "a class of its own"],
 )
 def test_other_modules_and_orders_are_refused(change, source, tmp_path):
@@ -225,7 +224,7 @@ def test_files_are_those_of_sentence_transformers(tmp_path):
     )
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@parametrize("release", *RELEASES)
 def test_what_is_written_can_be_read_back(release, tmp_path):
   ours = read(published(release), tmp_path)
   again = read(write(ours, tmp_path), tmp_path / "again")
@@ -242,14 +241,12 @@ def test_what_is_written_can_be_read_back(release, tmp_path):
   )
 
 
-@pytest.mark.parametrize(
-  ("prompts", "default", "query", "passage"),
-  [
-    ({"query": "q: "}, "query", "q: ", ""),
-    ({"document": "d: ", "passage": "p: "}, None, "", "d: "),
-    ({"document": "", "passage": "p: "}, None, "", "p: "),
-    ({"corpus": "c: ", "x": "x: "}, "x", "", "c: "),
-  ],
+@parametrize(
+  "prompts, default, query, passage",
+  ({"query": "q: "}, "query", "q: ", ""),
+  ({"document": "d: ", "passage": "p: "}, None, "", "d: "),
+  ({"document": "", "passage": "p: "}, None, "", "p: "),
+  ({"corpus": "c: ", "x": "x: "}, "x", "", "c: "),
 )
 def test_prompts_are_those_of_encode_query_and_encode_document(
   prompts, default, query, passage, source, tmp_path
@@ -257,9 +254,8 @@ def test_prompts_are_those_of_encode_query_and_encode_document(
   folder = source()
   edit_json(folder / CONFIG, prompts=prompts, default_prompt_name=default)
   ours = read(folder, tmp_path)
-  spec = embedding_spec.from_json(
-    run_outputs.read_json(ours / "model.json")["embedding"]
-  )
+  described = run_outputs.read_json(ours / "model.json")
+  spec = embedding_spec.from_json(described["embedding"])
   assert (spec.query_prefix, spec.passage_prefix) == (query, passage)
   written = run_outputs.read_json(write(ours, tmp_path) / CONFIG)["prompts"]
   assert written.get("document", "") == passage
@@ -274,7 +270,7 @@ def test_truncate_dim_is_named_and_kept(source, tmp_path):
   assert run_outputs.read_json(back / CONFIG)["truncate_dim"] == 4
 
 
-@pytest.mark.parametrize("width", [7, None])
+@parametrize("width", 7, None)
 def test_another_projection_than_described_is_refused(width, tmp_path):
   ours = read(published(OLD), tmp_path)
   embedding = EMBEDDINGS[OLD] | {"projection_dim": width}

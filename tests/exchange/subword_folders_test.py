@@ -7,6 +7,7 @@ import os
 import commands
 import pytest
 import tiny_subword
+from parametrize import parametrize
 from reference_data import read_jsonl
 from refused import refusal
 from safetensors.numpy import load_file
@@ -25,12 +26,10 @@ TEXTS = ["the cat sat", "a dog, there", "don't play <s> here", "cafés [1]"]
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("kind", tiny_subword.KINDS)
+@parametrize("kind", *tiny_subword.KINDS)
 def test_a_classifier_is_trained_evaluated_exported_converted(kind, tmp_path):
   tensors = tiny_subword.write_folder(tmp_path / "theirs", kind)
-  rows = "".join(
-    f"{text}\tthe mat\t{number % 2}\n" for number, text in enumerate(TEXTS)
-  )
+  rows = "".join(f"{text}\tthe mat\t{n % 2}\n" for n, text in enumerate(TEXTS))
   for split in ("train", "dev"):
     (tmp_path / f"{split}.tsv").write_text(rows)
   (tmp_path / "pairs.txt").write_text("".join(f"{t}\tthe mat\n" for t in TEXTS))
@@ -113,12 +112,10 @@ def test_further_heads_are_left_out_by_a_line(tmp_path):
   assert "left out: colbert_linear.pt, sparse_linear.pt" in notes
 
 
-@pytest.mark.parametrize(
-  ("name", "message"),
-  [
-    ("bpe.codes", "is a vocabulary of fastBPE"),
-    ("sentencepiece.bpe.model", "without a tokenizer.json. Write one with A"),
-  ],
+@parametrize(
+  "name, message",
+  ("bpe.codes", "is a vocabulary of fastBPE"),
+  ("sentencepiece.bpe.model", "without a tokenizer.json. Write one with A"),
 )
 def test_files_of_other_tokenizers_are_refused(name, message, tmp_path):
   tiny_subword.write_folder(tmp_path / "a", "BPE")

@@ -10,6 +10,7 @@ import run_outputs
 import tensorflow as tf_v2
 import tensorflow.compat.v1 as tf
 import wrong_input_world
+from parametrize import parametrize
 from refused import assert_refused
 
 import export_model
@@ -26,11 +27,6 @@ CONFIG = wrong_input_world.CONFIG | {"hidden_act": "gelu_tanh"}
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
   monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path / "cache"))
-
-
-@pytest.fixture(scope="module")
-def weights():
-  return wrong_input_world.weights()
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +91,7 @@ def save(folder, variables, **attributes):
   tf_v2.saved_model.save(encoder, str(folder))
 
 
-@pytest.mark.parametrize("embedding_size", [8, 6])  # 6: as ELECTRA
+@parametrize("embedding_size", 8, 6)  # 6: as ELECTRA
 def test_an_encoder_of_the_model_garden_is_imported(
   tmp_path, vocab_file, embedding_size
 ):
@@ -111,30 +107,23 @@ def test_an_encoder_of_the_model_garden_is_imported(
   assert_imported(tmp_path / "garden", weights, vocab_file, False, **sizes)
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory, weights, vocab_file):
-  folder = tmp_path_factory.mktemp("exported")
+@pytest.mark.train
+def test_an_export_is_imported_bitwise(tmp_path, vocab_file):
+  weights = wrong_input_world.weights()
   config = modeling.BertConfig.from_dict(CONFIG)
-  checkpoint = str(folder / "bert_model.ckpt")
+  checkpoint = str(tmp_path / "bert_model.ckpt")
   checkpoint_files.write_variables(checkpoint, weights)
   description = {"do_lower_case": True, "max_seq_length": 16}
   source = export_model.Source(description, config, checkpoint, str(vocab_file))
-  export_model.export(source, str(folder / "model"), encoder=True)
-  return str(folder / "model")
-
-
-@pytest.mark.train
-def test_an_export_is_imported_bitwise(exported, weights, vocab_file):
-  assert_imported(exported, weights, vocab_file, True)
+  export_model.export(source, str(tmp_path / "model"), encoder=True)
+  assert_imported(tmp_path / "model", weights, vocab_file, True)
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-  ("file", "handle", "message"),
-  [
-    ("other.pb", "", "not a SavedModel"),
-    ("other.pb", "none", "none: cannot be downloaded"),
-  ],
+@parametrize(
+  "file, handle, message",
+  ("other.pb", "", "not a SavedModel"),
+  ("other.pb", "none", "none: cannot be downloaded"),
 )
 def test_other_handles_are_refused(tmp_path, file, handle, message):
   (tmp_path / file).write_bytes(b"")

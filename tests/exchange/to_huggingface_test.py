@@ -8,6 +8,7 @@ import pytest
 import run_outputs
 import tensorflow.compat.v1 as tf
 import tiny_huggingface as tiny
+from parametrize import parametrize
 from refused import assert_refused
 from safetensors.numpy import load_file
 from tiny_huggingface import CHOICE, ENCODER, LABELS, NEXT_SENTENCE, POOLER
@@ -36,7 +37,7 @@ def write(tmp_path, parts, description=None, more=(), **config):
   return tiny.convert_back(checkpoint, tmp_path / "theirs")
 
 
-@pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
+@parametrize("architecture", *tiny.ARCHITECTURES)
 def test_a_round_trip_is_bitwise_exact(architecture, tmp_path):
   weights = tiny.random_bits(architecture)
   _, back = there_and_back(tmp_path, weights, architectures=[architecture])
@@ -46,7 +47,7 @@ def test_a_round_trip_is_bitwise_exact(architecture, tmp_path):
   assert (back / "vocab.txt").read_text().split() == tiny.WORDS
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@parametrize("dtype", "float16", "bfloat16")
 def test_16_bits_are_widened_and_written_back(dtype, tmp_path):
   numpy_dtype = tf.as_dtype(dtype).as_numpy_dtype
   weights = {n: t.astype(numpy_dtype) for n, t in tiny.tensors().items()}
@@ -61,12 +62,10 @@ def test_16_bits_are_widened_and_written_back(dtype, tmp_path):
   run_outputs.assert_same_bits(written, weights)
 
 
-@pytest.mark.parametrize(
-  ("theirs", "ours"),
-  [
-    ("gelu_pytorch_tanh", "gelu_tanh"),
-    *((name, name) for name in ("gelu", "gelu_new", "relu", "tanh", "linear")),
-  ],
+@parametrize(
+  "theirs, ours",
+  ("gelu_pytorch_tanh", "gelu_tanh"),
+  *((name, name) for name in ("gelu", "gelu_new", "relu", "tanh", "linear")),
 )
 def test_keys_of_the_config_survive_a_round_trip(theirs, ours, tmp_path):
   keys = {
@@ -88,21 +87,19 @@ _ANSWERS = {"version_2_with_negative": True, "null_score_diff_threshold": -1.5}
 _WINDOWS = {"doc_stride": 32, "max_query_length": 9}
 
 
-@pytest.mark.parametrize(
-  ("script", "architecture", "entries"),
-  [
-    (
-      "run_classifier",
-      CLASSIFIER,
-      {"kind": "multi_label", "labels": [*"xyz"], "thresholds": _CUTS},
-    ),
-    (
-      "run_classifier",
-      "BertForMultipleChoice",
-      {"kind": "multiple_choice", "labels": ["A", "B"]},
-    ),
-    ("run_squad", "BertForQuestionAnswering", _ANSWERS | _WINDOWS),
-  ],
+@parametrize(
+  "script, architecture, entries",
+  (
+    "run_classifier",
+    CLASSIFIER,
+    {"kind": "multi_label", "labels": [*"xyz"], "thresholds": _CUTS},
+  ),
+  (
+    "run_classifier",
+    "BertForMultipleChoice",
+    {"kind": "multiple_choice", "labels": ["A", "B"]},
+  ),
+  ("run_squad", "BertForQuestionAnswering", _ANSWERS | _WINDOWS),
 )
 def test_a_description_survives(script, architecture, entries, tmp_path):
   description = {
@@ -135,47 +132,45 @@ _OF_TAGS = {"script": "run_ner", "labels": _TAGS}
 _DEFAULT = ["LABEL_0", "LABEL_1", "LABEL_2"]
 
 
-@pytest.mark.parametrize(
-  ("head", "config", "description", "expected"),
-  [
-    # Labels of the training, then of the config; of a head of this size.
+@parametrize(
+  "head, config, description, expected",
+  # Labels of the training, then of the config; of a head of this size.
+  (
+    LABELS,
+    _XYZ,
+    {"task": "tsv", "labels": [*"abc"]},
+    _ABC | {"label2id": dict(zip("abc", range(3)))} | of_class(CLASSIFIER),
+  ),
+  (LABELS, _XYZ | {"torch_dtype": "float16"}, None, _XYZ),
+  (LABELS, tiny.name("no", "yes"), None, tiny.name(*_DEFAULT)),
+  # The class of the training, if any; one without the heads is outdated.
+  (LABELS, of_class("BertModel"), None, of_class(CLASSIFIER)),
+  (
+    CHOICE,
+    with_activation("of an earlier model"),
+    {"script": "run_classifier", "kind": "regression"},
+    with_activation("torch.nn.modules.linear.Identity"),
+  ),
+  (
+    LABELS,
+    {},
+    _OF_TAGS,
+    tiny.name(*_TAGS) | of_class(TAGGER) | {"problem_type": None},
+  ),
+  *(
     (
-      LABELS,
-      _XYZ,
-      {"task": "tsv", "labels": [*"abc"]},
-      _ABC | {"label2id": dict(zip("abc", range(3)))} | of_class(CLASSIFIER),
-    ),
-    (LABELS, _XYZ | {"torch_dtype": "float16"}, None, _XYZ),
-    (LABELS, tiny.name("no", "yes"), None, tiny.name(*_DEFAULT)),
-    # The class of the training, if any; one without the heads is outdated.
-    (LABELS, of_class("BertModel"), None, of_class(CLASSIFIER)),
-    (
-      CHOICE,
-      with_activation("of an earlier model"),
-      {"script": "run_classifier", "kind": "regression"},
-      with_activation("torch.nn.modules.linear.Identity"),
-    ),
-    (
-      LABELS,
+      head,
       {},
-      _OF_TAGS,
-      tiny.name(*_TAGS) | of_class(TAGGER) | {"problem_type": None},
-    ),
-    *(
-      (
-        head,
-        {},
-        {"script": "run_classifier", "kind": kind},
-        of_class(name) | {"problem_type": problem_type},
-      )
-      for head, kind, name, problem_type in (
-        (LABELS, "classification", CLASSIFIER, "single_label_classification"),
-        (LABELS, "multi_label", CLASSIFIER, "multi_label_classification"),
-        (CHOICE, "regression", CLASSIFIER, "regression"),
-        (CHOICE, "multiple_choice", CHOOSER, None),
-      )
-    ),
-  ],
+      {"script": "run_classifier", "kind": kind},
+      of_class(name) | {"problem_type": problem_type},
+    )
+    for head, kind, name, problem_type in (
+      (LABELS, "classification", CLASSIFIER, "single_label_classification"),
+      (LABELS, "multi_label", CLASSIFIER, "multi_label_classification"),
+      (CHOICE, "regression", CLASSIFIER, "regression"),
+      (CHOICE, "multiple_choice", CHOOSER, None),
+    )
+  ),
 )
 def test_the_config_is_that_of_the_training(
   head, config, description, expected, tmp_path
@@ -190,7 +185,7 @@ def test_the_config_is_that_of_the_training(
   assert "torch_dtype" not in found
 
 
-@pytest.mark.parametrize("last", ["E-PER", "I-PER"])
+@parametrize("last", "E-PER", "I-PER")
 def test_what_transformers_makes_of_bioes_is_said(last, tmp_path):
   description = {"script": "run_ner", "labels": ["O", "B-PER", last]}
   lines = write(tmp_path, [ENCODER, LABELS], description)
@@ -207,12 +202,10 @@ def test_optimizer_state_is_left_out_and_counted(tmp_path):
   assert len(written) == len(ENCODER | POOLER)
 
 
-@pytest.mark.parametrize(
-  ("parts", "more", "message"),
-  [
-    ([ENCODER, POOLER, NEXT_SENTENCE, LABELS], {}, "a label head and a"),
-    ([ENCODER], {"bert/x/kernel": (4, 4)}, "not have: bert/x/kernel"),
-  ],
+@parametrize(
+  "parts, more, message",
+  ([ENCODER, POOLER, NEXT_SENTENCE, LABELS], {}, "a label head and a"),
+  ([ENCODER], {"bert/x/kernel": (4, 4)}, "not have: bert/x/kernel"),
 )
 def test_variables_of_no_class_are_refused(parts, more, message, tmp_path):
   assert_refused(message, write, tmp_path, parts, more=more)

@@ -23,12 +23,12 @@ import reference_data
 import run_outputs
 import tensorflow as tf
 import tiny_huggingface
+from parametrize import parametrize
 from refused import assert_refused
 
 import download_model
 import tokenization
 from bertlib.cli import command_line
-from bertlib.cli.errors import InputError
 from bertlib.exchange import initial_model, zoo
 from bertlib.io import folder_lock
 from bertlib.settings import embedding_spec
@@ -223,8 +223,7 @@ def refuse(cache):
   """Fetches "tiny", which must fail and leave only a lock and `source`."""
 
   def refuse(message, *source):
-    with pytest.raises(InputError, match=message):
-      fetch()
+    assert_refused(message, fetch)
     assert {*os.listdir(cache)} == {"tiny.lock", *source}
 
   return refuse
@@ -271,12 +270,10 @@ def test_the_table_is_consistent():
       embedding_spec.EmbeddingSpec(**model.embedding)
 
 
-@pytest.mark.parametrize(
-  ("name", "path"),
-  [
-    ("cased_L-24_H-1024_A-16", "vocab/cased.txt"),
-    ("all-MiniLM-L6-v2", "vocab/uncased.txt"),
-  ],
+@parametrize(
+  "name, path",
+  ("cased_L-24_H-1024_A-16", "vocab/cased.txt"),
+  ("all-MiniLM-L6-v2", "vocab/uncased.txt"),
 )
 def test_hashes_are_those_of_the_published_files(name, path):
   with open(reference_data.data("bert", path), "rb") as published:
@@ -308,7 +305,7 @@ def archive_in_published_layout(model):
   return tarred(within("pretrained_bert_tf", inner)), files
 
 
-@pytest.mark.parametrize("name", ARCHIVES)
+@parametrize("name", *ARCHIVES)
 def test_models_are_unpacked_from_their_layouts(name, site, cache, monkeypatch):
   path = urllib.parse.urlsplit(TABLE[name].address).path
   site.files[path], files = archive_in_published_layout(TABLE[name])
@@ -399,7 +396,7 @@ def test_published_hashes_are_checked(publish, cache, log):
   assert not any("SHA-256" in line for line in log)
 
 
-@pytest.mark.parametrize("file", FILES)
+@parametrize("file", *FILES)
 def test_a_file_with_a_hash_not_published_is_refused(file, publish, refuse):
   publish(zipped(FILES.items()), sha256=HASHES | {file: "0" * 64})
   hashes = f"{file} is {HASHES[file]}, not {'0' * 64} as in"
@@ -528,15 +525,13 @@ def test_a_repository_that_was_placed_in_the_cache_is_used_and_kept(
   assert (cache / "tiny.download" / "1_Pooling" / "config.json").exists()
 
 
-@pytest.mark.parametrize(
-  ("name", "content", "reason"),
-  [
-    ("modules.json", None, "lacks modules.json"),
-    ("vocab.txt", None, ".*vocab.txt"),
-    ("model.safetensors", None, ".* has no weights"),
-    ("model.safetensors", b"\0", ".*incomplete or corrupt "),
-    ("model.safetensors", b"<html>", ".*is a web page"),
-  ],
+@parametrize(
+  "name, content, reason",
+  ("modules.json", None, "lacks modules.json"),
+  ("vocab.txt", None, ".*vocab.txt"),
+  ("model.safetensors", None, ".* has no weights"),
+  ("model.safetensors", b"\0", ".*incomplete or corrupt "),
+  ("model.safetensors", b"<html>", ".*is a web page"),
 )
 def test_a_repository_with_a_missing_or_corrupt_file_is_refused(
   name, content, reason, publish_hub, refuse, site, tmp_path
@@ -604,7 +599,7 @@ for name in FILES:
   HOSTILE[f"no {name}"] = zipped(without(name)), ZIP, reason
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@parametrize("name", *HOSTILE)
 def test_hostile_archives_are_refused(name, publish, refuse, tmp_path):
   archive, ending, reason = HOSTILE[name]
   publish(archive, ending)
@@ -612,8 +607,8 @@ def test_hostile_archives_are_refused(name, publish, refuse, tmp_path):
   assert set(os.listdir(tmp_path)) == {"cache", "table.json"}
 
 
-@pytest.mark.parametrize("path", ESCAPES)
-@pytest.mark.parametrize("ending", PACKED)
+@parametrize("path", *ESCAPES)
+@parametrize("ending", *PACKED)
 def test_paths_cannot_escape_the_folder(ending, path, publish, cache, tmp_path):
   packed = [(path.format(name), content) for name, content in FILES.items()]
   packed.append(("../../escaped.txt", b"free"))
@@ -630,7 +625,7 @@ def test_files_are_not_written_through_links(publish, tmp_path):
   assert set(os.listdir(tmp_path)) == {"cache", "table.json"}
 
 
-@pytest.mark.parametrize("ending", PACKED)
+@parametrize("ending", *PACKED)
 def test_a_cut_archive_is_refused(ending, publish, tmp_path, monkeypatch):
   files = FILES | {f"bert_model.ckpt.{DATA}": b"data"}
   archive = publish(PACKED[ending](within("m", files)), ending)
@@ -685,13 +680,11 @@ def test_printed_flags_are_a_flag_file(publish, capsys, tmp_path, monkeypatch):
   assert len(argv) == 5
 
 
-@pytest.mark.parametrize(
-  ("wrong", "hint"),
-  [
-    ("bert-base-uncasd", "Did you mean bert-base-uncased "),
-    ("BERT-BASE-UNCASED", "Did you mean bert-base-uncased "),
-    ("?", "docs/how_to/models.md lists all"),
-  ],
+@parametrize(
+  "wrong, hint",
+  ("bert-base-uncasd", "Did you mean bert-base-uncased "),
+  ("BERT-BASE-UNCASED", "Did you mean bert-base-uncased "),
+  ("?", "docs/how_to/models.md lists all"),
 )
 def test_an_unknown_name_is_answered_with_a_hint(wrong, hint):
   assert_refused(rf"^{re.escape(wrong)}: no.*{hint}", initial_model.find, wrong)

@@ -9,6 +9,7 @@ import pytest
 import run_outputs
 import signatures_test
 import tensorflow as tf
+from parametrize import parametrize
 from refused import assert_refused, refusal
 from signatures_test import TEXTS, assert_equal
 from wrong_input_files import flip
@@ -55,15 +56,13 @@ def test_an_exported_model_predicts_like_the_predictor(model, folder):
     assert_equal(outputs["probabilities"], rows)
 
 
-@pytest.mark.parametrize(
-  ("call", "message"),
-  [
-    (lambda model: model("texts", text_a=TEXTS), "no signature 'texts'"),
-    (lambda model: model(text=TEXTS), "takes the inputs text_a, text_b"),
-    (lambda model: model("text", text_a="a cat"), r"text_a: has shape \(\)"),
-    (lambda model: model("text", text_a=[1]), "text_a: Cannot convert"),
-    (lambda model: model(text_a=["a", "b"], text_b=["c"]), "2 in text_a, 1 in"),
-  ],
+@parametrize(
+  "call, message",
+  (lambda model: model("texts", text_a=TEXTS), "no signature 'texts'"),
+  (lambda model: model(text=TEXTS), "takes the inputs text_a, text_b"),
+  (lambda model: model("text", text_a="a cat"), r"text_a: has shape \(\)"),
+  (lambda model: model("text", text_a=[1]), "text_a: Cannot convert"),
+  (lambda model: model(text_a=["a", "b"], text_b=["c"]), "2 in text_a, 1 in"),
 )
 def test_a_wrong_call_is_refused(model, call, message):
   assert_refused(message, call, model)
@@ -86,20 +85,18 @@ GRAPH, FORMAT = "saved_model.pb", "assets/format.json"
 UNKNOWN_FIELD = b"\x98\x3e\x01"
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "changes",
-  [
-    {GRAPH: cut},
-    {GRAPH: flip(5000)},
-    {GRAPH: lambda content: b""},
-    {GRAPH: lambda content: content + UNKNOWN_FIELD},
-    {GRAPH: cut, FORMAT: set_format(graph_sha256=None)},  # as earlier versions
-    {"variables/variables.index": cut},
-    {"variables/variables.data-00000-of-00001": flip(5000)},
-    {FORMAT: cut},
-    {FORMAT: set_format(precision="float23")},
-    {FORMAT: set_format(max_kernel_value="many")},
-  ],
+  {GRAPH: cut},
+  {GRAPH: flip(5000)},
+  {GRAPH: lambda content: b""},
+  {GRAPH: lambda content: content + UNKNOWN_FIELD},
+  {GRAPH: cut, FORMAT: set_format(graph_sha256=None)},  # as earlier versions
+  {"variables/variables.index": cut},
+  {"variables/variables.data-00000-of-00001": flip(5000)},
+  {FORMAT: cut},
+  {FORMAT: set_format(precision="float23")},
+  {FORMAT: set_format(max_kernel_value="many")},
 )
 def test_a_damaged_export_is_refused_by_one_line(changes, folder, tmp_path):
   damaged = shutil.copytree(folder / "exported", tmp_path / "exported")
@@ -117,16 +114,14 @@ def test_files_beside_an_export_are_checked(folder, tmp_path):
   assert refusal(ExportedModel, str(exported)).startswith(f"{path}: ")
 
 
-@pytest.mark.parametrize(
-  ("number_formats", "has_int8", "logged", "refused"),
-  [
-    (["float32"], False, None, None),
-    (["bfloat16"], True, None, None),
-    (["float32", 63], True, None, None),
-    (["float32", 127], True, "sums overflow", None),
-    (["float32", 127], False, None, "load an export in float32"),
-    (["bfloat16", 63], True, None, "attention in bfloat16"),
-  ],
+@parametrize(
+  "number_formats, has_int8, logged, refused",
+  (["float32"], False, None, None),
+  (["bfloat16"], True, None, None),
+  (["float32", 63], True, None, None),
+  (["float32", 127], True, "sums overflow", None),
+  (["float32", 127], False, None, "load an export in float32"),
+  (["bfloat16", 63], True, None, "attention in bfloat16"),
 )
 def test_what_a_machine_computes_differently_is_reported(
   tmp_path, monkeypatch, caplog, number_formats, has_int8, logged, refused

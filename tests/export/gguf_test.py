@@ -6,6 +6,7 @@ import commands
 import numpy as np
 import pytest
 import signatures_test
+from parametrize import parametrize
 from refused import assert_refused
 
 import export_model
@@ -53,14 +54,12 @@ def encode(path, texts):
   return np.array([row["embedding"] for row in answer["data"]], np.float32)
 
 
-@pytest.mark.parametrize(
-  ("pooling", "do_lower_case", "flags", "lowest_cosine"),
-  [
-    ("mean", True, [], 0.99999),
-    ("cls", False, [], 0.99999),
-    ("mean", True, ["--precision=float16"], 0.9999),
-    ("mean", True, ["--quantize=int8"], 0.999),
-  ],
+@parametrize(
+  "pooling, do_lower_case, flags, lowest_cosine",
+  ("mean", True, [], 0.99999),
+  ("cls", False, [], 0.99999),
+  ("mean", True, ["--precision=float16"], 0.9999),
+  ("mean", True, ["--quantize=int8"], 0.999),
 )
 def test_vectors_are_those_of_the_predictor(
   export, tmp_path, pooling, do_lower_case, flags, lowest_cosine
@@ -72,7 +71,7 @@ def test_vectors_are_those_of_the_predictor(
   assert np.sum(vectors * expected, axis=1).min() > lowest_cosine
 
 
-@pytest.mark.parametrize("do_lower_case", [True, False])
+@parametrize("do_lower_case", True, False)
 def test_scripts_that_lose_their_vowels_are_named(
   export, tmp_path, monkeypatch, caplog, do_lower_case
 ):
@@ -107,7 +106,7 @@ def test_the_encoder_of_a_task_has_no_pooling(export, tmp_path):
   assert "bert.pooling_type" not in reader.fields
 
 
-@pytest.mark.parametrize("pooling", ["cls", "max"])
+@parametrize("pooling", "cls", "max")
 def test_what_llama_cpp_does_not_compute_is_refused(export, tmp_path, pooling):
   model = signatures_test.MODELS[f"embeddings, {pooling}"]
   folder = signatures_test.make_model(tmp_path, **model)

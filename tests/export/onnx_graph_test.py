@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tiny_model
+from parametrize import parametrize
 
 import modeling
 from bertlib.compute import int8
@@ -31,8 +32,8 @@ def run(graph, tensor, shape, num_tokens=1):
   return session.run(None, dict.fromkeys(names, ids))[0]
 
 
-@pytest.mark.parametrize(
-  "name", ["gelu", "GELU", "gelu_tanh", "gelu_new", "relu", "tanh", "linear"]
+@parametrize(
+  "name", "gelu", "GELU", "gelu_tanh", "gelu_new", "relu", "tanh", "linear"
 )
 def test_activations_are_those_of_modeling(name):
   values = np.linspace(-6, 6, 101, dtype=np.float32)
@@ -45,7 +46,7 @@ def test_activations_are_those_of_modeling(name):
   np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize(("max_seq_length", "is_kept"), [(256, 0), (600, 1)])
+@parametrize("max_seq_length, is_kept", (256, 0), (600, 1))
 def test_attention_to_600_tokens_is_not_rounded_to_0(max_seq_length, is_kept):
   # Each of 600 equal probabilities is less than half a step of 8 bits.
   identity, vector = np.eye(4, dtype=np.float32), np.zeros(4, np.float32)

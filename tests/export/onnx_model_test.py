@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import run_outputs
 import signatures_test
+from parametrize import parametrize
 from refused import assert_refused, refusal
 from scipy import special
 from signatures_test import CONFIG, MODELS, PREDICTORS, TEXTS, call
@@ -104,7 +105,7 @@ def assert_equal(found, expected, path=""):
     assert found == expected, path
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"pretraining"}))
+@parametrize("kind", *sorted(KINDS.keys() - {"pretraining"}))
 def test_predictions_are_those_of_the_predictor(kind, folder_of):
   folder = folder_of(kind)
   name = "encode" if "embeddings" in kind else "predict"
@@ -167,7 +168,7 @@ def calibration(tmp_path_factory):
   return f"--calibration_file={path}"
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@parametrize("engine", *ENGINES)
 def test_hidden_states_in_8_bits_are_close(engine, folder_of, calibration):
   if engine == "openvino" and processes.kind() == "AVX2":
     pytest.skip("sums of 8-bit products overflow there, as a warning says")
@@ -205,8 +206,8 @@ def test_every_batch_of_a_fixed_length_has_that_length(folder_of):
   assert_equal(fixed.predict(PAIRS), expected)
 
 
-@pytest.mark.parametrize(
-  "copy_of", [lambda model: pickle.loads(pickle.dumps(model)), copy.deepcopy]
+@parametrize(
+  "copy_of", lambda model: pickle.loads(pickle.dumps(model)), copy.deepcopy
 )
 def test_a_copy_opens_the_folder_again(copy_of, folder_of):
   model = load(folder_of("ner"), num_threads=1)
@@ -215,7 +216,7 @@ def test_a_copy_opens_the_folder_again(copy_of, folder_of):
   assert copy_of(model).predict(TEXTS) == expected
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+@parametrize("pooling", "mean", "cls", "max")
 def test_a_row_without_tokens_is_zeros(pooling, folder_of):
   folder = folder_of(f"embeddings, {pooling}")
   source = signatures_test.source_of(folder)
@@ -259,7 +260,7 @@ def run_alone(code, needed, folder, others=()):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("engine", ENGINES)
+@parametrize("engine", *ENGINES)
 def test_every_task_predicts_with_numpy_and_an_engine_alone(
   engine, folder_of, tmp_path
 ):
@@ -288,16 +289,14 @@ for kind, path in {paths}.items():
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-  "kind",
-  ["classification", "multiple_choice", "embeddings, max", "pretraining"],
+@parametrize(
+  "kind", "classification", "multiple_choice", "embeddings, max", "pretraining"
 )
 def test_the_readme_runs_with_onnxruntime_and_tokenizers(kind, folder_of):
   pytest.importorskip("tokenizers", reason="pip install -e .[vocab]")
   folder = folder_of(kind) / "exported"
-  alone, with_project = re.findall(
-    r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL
-  )
+  readme = (folder / "README.md").read_text()
+  alone, with_project = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
   needed = "numpy", "onnxruntime", "tokenizers"
   project = "bertlib", "modeling", "tokenization"
   assert re.search(r"^\[\[+ *-?\d", run_alone(alone, needed, folder, project))
@@ -323,7 +322,7 @@ def test_the_tokenizer_file_gives_equal_ids(folder_of):
     assert encoded.type_ids == row.segment_ids[: row.num_tokens], pair
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@parametrize("engine", *ENGINES)
 def test_threads_may_share_a_model(engine, folder_of):
   model = load(folder_of("classification"), engine, num_threads=1)
   expected = [model.predict([pair]) for pair in PAIRS]
@@ -332,7 +331,7 @@ def test_threads_may_share_a_model(engine, folder_of):
   assert_equal(found, expected)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@parametrize("engine", *ENGINES)
 def test_batches_at_one_time_share_the_threads(engine, folder_of, monkeypatch):
   folder, pairs = folder_of("classification"), PAIRS[:4]
   expected = load(folder, engine, num_threads=1, batch_size=1).predict(pairs)
@@ -395,9 +394,8 @@ def test_a_damaged_compiled_model_is_made_again(copied):
   (path,) = cache.iterdir()
   content = path.read_bytes()
   path.write_bytes(content[: len(content) // 2])
-  assert load(copied, "openvino", cache_dir=str(cache)).predict(PAIRS) == (
-    expected
-  )
+  again = load(copied, "openvino", cache_dir=str(cache))
+  assert again.predict(PAIRS) == expected
   assert path.stat().st_size > len(content) // 2
 
 
@@ -420,21 +418,18 @@ print(model.predict(["the cat sat"])[0].label)
   outputs = {process.communicate()[0] for process in processes}
   assert {process.returncode for process in processes} == {0}
   assert len(outputs) == 1
-  assert (
-    len(list((copied / "exported" / "onnx" / "openvino_cache").iterdir())) == 1
-  )
+  cache = copied / "exported" / "onnx" / "openvino_cache"
+  assert len(list(cache.iterdir())) == 1
 
 
-@pytest.mark.parametrize(
-  ("features", "in_float32", "in_int8"),
-  [
-    ({"avx2"}, "onnxruntime", "onnxruntime"),
-    ({"avx2", "avx512_vnni"}, "openvino", "openvino"),
-    ({"avx2", "avx_vnni"}, "openvino", "openvino"),
-    ({"avx2", "avx512_vnni", "amx_int8"}, "onnxruntime", "openvino"),
-    ({"asimd"}, "onnxruntime", "onnxruntime"),
-    (set(), "onnxruntime", "onnxruntime"),
-  ],
+@parametrize(
+  "features, in_float32, in_int8",
+  ({"avx2"}, "onnxruntime", "onnxruntime"),
+  ({"avx2", "avx512_vnni"}, "openvino", "openvino"),
+  ({"avx2", "avx_vnni"}, "openvino", "openvino"),
+  ({"avx2", "avx512_vnni", "amx_int8"}, "onnxruntime", "openvino"),
+  ({"asimd"}, "onnxruntime", "onnxruntime"),
+  (set(), "onnxruntime", "onnxruntime"),
 )
 def test_the_faster_engine_of_a_processor_computes(
   features, in_float32, in_int8, folder_of, calibration, monkeypatch, log
@@ -449,7 +444,7 @@ def test_the_faster_engine_of_a_processor_computes(
   assert f"in int8, by {in_int8} on" in chosen[1]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@parametrize("engine", *ENGINES)
 def test_the_installed_engine_computes(engine, folder_of, monkeypatch, log):
   folder = folder_of("classification")
   found = {engine: importlib.util.find_spec(engine)}
@@ -471,17 +466,15 @@ class Session(onnxruntime.InferenceSession):
     super().__init__(path, options, **more)
 
 
-@pytest.mark.parametrize(
-  ("features", "engine", "names", "is_logged", "is_set"),
-  [
-    ({"avx2"}, "openvino", OWN, True, None),
-    ({"avx2"}, "onnxruntime", OWN, False, True),
-    ({"avx2"}, "onnxruntime", b"/zero_pointz", True, False),  # as earlier
-    ({"avx2", "avx_vnni"}, "openvino", OWN, False, None),
-    # It would only be slower.
-    ({"avx2", "avx512_vnni"}, "onnxruntime", OWN, False, False),
-    ({"asimd"}, "onnxruntime", OWN, False, False),
-  ],
+@parametrize(
+  "features, engine, names, is_logged, is_set",
+  ({"avx2"}, "openvino", OWN, True, None),
+  ({"avx2"}, "onnxruntime", OWN, False, True),
+  ({"avx2"}, "onnxruntime", b"/zero_pointz", True, False),  # as earlier
+  ({"avx2", "avx_vnni"}, "openvino", OWN, False, None),
+  # It would only be slower.
+  ({"avx2", "avx512_vnni"}, "onnxruntime", OWN, False, False),
+  ({"asimd"}, "onnxruntime", OWN, False, False),
 )
 def test_exact_sums_are_asked_for_and_overflow_is_reported(
   features,
@@ -509,7 +502,7 @@ def test_exact_sums_are_asked_for_and_overflow_is_reported(
       assert Session.options.get_session_config_entry(name) == "1"
 
 
-@pytest.mark.parametrize("is_exact", ["0", "1"])
+@parametrize("is_exact", "0", "1")
 def test_int8_loads_with_exact_sums(is_exact, folder_of, calibration):
   folder = folder_of("classification", *INT8, calibration) / "exported"
   options = onnxruntime.SessionOptions()
@@ -518,7 +511,7 @@ def test_int8_loads_with_exact_sums(is_exact, folder_of, calibration):
   assert session.get_outputs()
 
 
-@pytest.mark.parametrize("capabilities", [["FP32", "INT8"], ["FP32", "BF16"]])
+@parametrize("capabilities", ["FP32", "INT8"], ["FP32", "BF16"])
 def test_bfloat16_without_instructions_is_reported(
   capabilities, copied, monkeypatch, caplog
 ):
@@ -536,7 +529,7 @@ def test_bfloat16_without_instructions_is_reported(
   assert ("computes in float32" in caplog.text) != ("BF16" in capabilities)
 
 
-@pytest.mark.parametrize("is_of_earlier_version", [False, True])
+@parametrize("is_of_earlier_version", False, True)
 def test_an_export_is_read_and_replaced(
   main, folder_of, tmp_path, is_of_earlier_version
 ):
@@ -578,7 +571,7 @@ OF_OTHERS = {
 }
 
 
-@pytest.mark.parametrize("kind", OF_OTHERS)
+@parametrize("kind", *OF_OTHERS)
 def test_other_programs_find_what_our_output_is_made_of(kind, folder_of):
   path = folder_of(kind) / "exported" / MODEL_FILE
   session = onnxruntime.InferenceSession(path)
@@ -608,22 +601,20 @@ def test_models_of_other_tasks_need_their_record(folder_of, tmp_path):
   assert load(tmp_path, task=RECORD).predict([("Who sat?", "the cat sat")])
 
 
-@pytest.mark.parametrize(
-  ("arguments", "problem"),
-  [
-    ({"engine": "torch"}, "engine='torch': is not one of auto, onnxruntime, o"),
-    ({"precision": "bfloat16"}, "is not one of float32 with onnxruntime"),
-    ({"batch_size": 0}, "batch_size=0: not allowed"),
-    ({"num_batches": 0}, "num_batches=0: not allowed"),
-    ({"num_threads": -1}, "num_threads=-1: not allowed"),
-    ({"num_threads": 10**6}, "num_threads=1000000: not allowed"),
-  ],
+@parametrize(
+  "arguments, problem",
+  ({"engine": "torch"}, "engine='torch': is not one of auto, onnxruntime, o"),
+  ({"precision": "bfloat16"}, "is not one of float32 with onnxruntime"),
+  ({"batch_size": 0}, "batch_size=0: not allowed"),
+  ({"num_batches": 0}, "num_batches=0: not allowed"),
+  ({"num_threads": -1}, "num_threads=-1: not allowed"),
+  ({"num_threads": 10**6}, "num_threads=1000000: not allowed"),
 )
 def test_arguments_out_of_range_are_refused(arguments, problem, folder_of):
   assert_refused(problem, load, folder_of("classification"), **arguments)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@parametrize("engine", *ENGINES)
 def test_a_damaged_model_is_refused(engine, folder_of, tmp_path):
   exported = folder_of("classification") / "exported"
   shutil.copytree(exported, tmp_path / "exported")

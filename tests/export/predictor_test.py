@@ -9,6 +9,7 @@ import pandas
 import pytest
 import run_outputs
 import wrong_input_world
+from parametrize import parametrize
 from refused import assert_refused, refusal
 
 import export_model
@@ -43,25 +44,23 @@ def predict(script, texts, **description):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-  ("script", "description", "texts", "message"),
-  [
-    (run_squad, {}, [("a", "b"), ("who ?", None)], "pairs[1]: is ('who ?', "),
-    (run_squad, {}, [None], "pairs[0]: is None. Give a question and a passage"),
-    (run_squad, {}, ["ab"], "pairs[0]: is 'ab'"),
-    (run_squad, {}, [("a", "b", "c")], "pairs[0]: is ('a', 'b', 'c')"),
-    (run_ner, {}, ["a", None], "texts[1]: is None. Give a str"),
-    (run_ner, {}, [["a", 3]], "texts[0]: is ['a', 3]"),
-    (run_reranker, {}, ["ab"], "pairs[0]: is 'ab'. Give a pair of str"),
-    (run_embeddings, {}, [float("nan")], "texts[0]: is nan. Give a str"),
-    (run_classifier, CLASSES, ["a", 3], "texts[1]: is 3. Give a str"),
-    (run_classifier, CLASSES, [b"ab"], "texts[0]: is b'ab'"),
-    (run_classifier, CHOICES, [None], "texts[0]: is None. Give a list"),
-    (run_classifier, SINGLE, [("a", "b")], "texts[0]: is ('a', 'b'). Give a"),
-    (run_classifier, SINGLE, [["a", "b"]], "texts[0]: is ['a', 'b']. Give a"),
-    (run_classifier, CLASSES, [np.array("a")], "texts[0]: is array('a'"),
-    (run_classifier, CLASSES, pandas.Series(["a", None]), "texts[1]: is "),
-  ],
+@parametrize(
+  "script, description, texts, message",
+  (run_squad, {}, [("a", "b"), ("who ?", None)], "pairs[1]: is ('who ?', "),
+  (run_squad, {}, [None], "pairs[0]: is None. Give a question and a passage"),
+  (run_squad, {}, ["ab"], "pairs[0]: is 'ab'"),
+  (run_squad, {}, [("a", "b", "c")], "pairs[0]: is ('a', 'b', 'c')"),
+  (run_ner, {}, ["a", None], "texts[1]: is None. Give a str"),
+  (run_ner, {}, [["a", 3]], "texts[0]: is ['a', 3]"),
+  (run_reranker, {}, ["ab"], "pairs[0]: is 'ab'. Give a pair of str"),
+  (run_embeddings, {}, [float("nan")], "texts[0]: is nan. Give a str"),
+  (run_classifier, CLASSES, ["a", 3], "texts[1]: is 3. Give a str"),
+  (run_classifier, CLASSES, [b"ab"], "texts[0]: is b'ab'"),
+  (run_classifier, CHOICES, [None], "texts[0]: is None. Give a list"),
+  (run_classifier, SINGLE, [("a", "b")], "texts[0]: is ('a', 'b'). Give a"),
+  (run_classifier, SINGLE, [["a", "b"]], "texts[0]: is ['a', 'b']. Give a"),
+  (run_classifier, CLASSES, [np.array("a")], "texts[0]: is array('a'"),
+  (run_classifier, CLASSES, pandas.Series(["a", None]), "texts[1]: is "),
 )
 def test_a_text_of_another_type_is_named(script, description, texts, message):
   with pytest.raises(InputError, match=f"^{re.escape(message)}"):
@@ -69,22 +68,20 @@ def test_a_text_of_another_type_is_named(script, description, texts, message):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("script", [run_squad, run_ner, run_reranker])
-@pytest.mark.parametrize("text", ["a film", b"a film", np.array("a film")])
+@parametrize("script", run_squad, run_ner, run_reranker)
+@parametrize("text", "a film", b"a film", np.array("a film"))
 def test_one_text_is_not_taken_for_a_list(script, text):
   with pytest.raises(TypeError, match="not one text"):
     predict(script, text)
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("script", PREDICTORS)
-@pytest.mark.parametrize(
+@parametrize("script", *PREDICTORS)
+@parametrize(
   "table",
-  [
-    pandas.DataFrame({"text": ["a", "b", "c"]}),
-    {"text": np.array(["a", "b"]), "id": np.array([1, 2])},
-    types.MappingProxyType({"text": ["a"]}),
-  ],
+  pandas.DataFrame({"text": ["a", "b", "c"]}),
+  {"text": np.array(["a", "b"]), "id": np.array([1, 2])},
+  types.MappingProxyType({"text": ["a"]}),
 )
 def test_a_table_is_not_taken_for_its_columns(script, table):
   with pytest.raises(TypeError, match=f"not a {type(table).__name__}: give"):
@@ -98,14 +95,12 @@ def test_pairs_may_be_tuples_lists_or_arrays():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("script", PREDICTORS)
-@pytest.mark.parametrize(
-  ("argument", "value"),
-  [
-    *(("batch_size", value) for value in (-1, 0, 2.5, float("nan"), "8")),
-    *(("precision", value) for value in ("int4", "auto", None)),
-    *(("num_threads", value) for value in (10**6, 1025, -1)),
-  ],
+@parametrize("script", *PREDICTORS)
+@parametrize(
+  "argument, value",
+  *(("batch_size", value) for value in (-1, 0, 2.5, float("nan"), "8")),
+  *(("precision", value) for value in ("int4", "auto", None)),
+  *(("num_threads", value) for value in (10**6, 1025, -1)),
 )
 def test_an_argument_that_its_flag_refuses_is_refused(script, argument, value):
   with pytest.raises(InputError, match=f"^{argument}={value!r}: not allowed"):
@@ -113,14 +108,12 @@ def test_an_argument_that_its_flag_refuses_is_refused(script, argument, value):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-  ("argument", "value"),
-  [
-    *(("n_best_size", value) for value in (-1, 0, 1.5)),
-    ("max_answer_length", 0),
-    *(("null_score_diff_threshold", float(value)) for value in ("nan", "inf")),
-    ("null_score_diff_threshold", "0"),
-  ],
+@parametrize(
+  "argument, value",
+  *(("n_best_size", value) for value in (-1, 0, 1.5)),
+  ("max_answer_length", 0),
+  *(("null_score_diff_threshold", float(value)) for value in ("nan", "inf")),
+  ("null_score_diff_threshold", "0"),
 )
 def test_an_argument_of_decoding_is_in_the_range_of_its_flag(argument, value):
   model = run_squad.Predictor.__new__(run_squad.Predictor)
@@ -180,14 +173,14 @@ def trained(world, tmp_path):
   return shutil.copytree(world / "trained", tmp_path / "model")
 
 
-@pytest.mark.parametrize(("use", "damage"), USES)
+@parametrize("use, damage", *USES)
 def test_parts_of_different_models_are_refused(use, damage, trained, world):
   change, message = DAMAGES[damage]
   change(trained, world)
   assert message in refusal(use, str(trained))
 
 
-@pytest.mark.parametrize("of", ["trained_ner", "trained_squad", "trained_mrpc"])
+@parametrize("of", "trained_ner", "trained_squad", "trained_mrpc")
 def test_a_named_checkpoint_of_another_task_is_refused(of, trained, world):
   checkpoint = str(world / of / "model.ckpt-1")
   with pytest.raises(InputError, match=f"{checkpoint}: is of a model with"):
@@ -202,7 +195,7 @@ def test_a_projection_that_model_json_lacks_is_refused(world, tmp_path):
     run_embeddings.Predictor(str(folder))
 
 
-@pytest.mark.parametrize("hash_is_known", [True, False])
+@parametrize("hash_is_known", True, False)
 def test_line_ends_and_folders_of_earlier_versions_are_accepted(
   hash_is_known, trained, world
 ):

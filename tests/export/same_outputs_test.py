@@ -16,6 +16,7 @@ import run_outputs
 import signatures_test
 import tensorflow as tf
 import tiny_huggingface
+from parametrize import parametrize
 from refused import assert_refused, refusal
 from scipy import special
 from signatures_test import TEXTS
@@ -99,21 +100,16 @@ def edit(monkeypatch):
   signatures_test.variables_of.cache_clear()
 
 
-@pytest.fixture(scope="module")
-def main():
-  with commands.in_process(export_model) as main:
-    yield main
-
-
 @pytest.fixture
-def export(main, tmp_path):
+def export(tmp_path):
   """Exports the model of a folder; returns the folder of the export."""
+  with commands.in_process(export_model) as main:
 
-  def export(folder, *flags):
-    main(f"--model_dir={folder}", f"--export_dir={tmp_path / 'x'}", *flags)
-    return tmp_path / "x"
+    def export(folder, *flags):
+      main(f"--model_dir={folder}", f"--export_dir={tmp_path / 'x'}", *flags)
+      return tmp_path / "x"
 
-  yield export
+    yield export
 
 
 def make_model(folder, **description):
@@ -135,14 +131,12 @@ def probabilities(predictions):
   return np.array([[*p.probabilities.values()] for p in predictions])
 
 
-@pytest.mark.parametrize(
-  ("change", "problem"),
-  [
-    (DISTANCE, "differs by"),
-    (ADAPTER, "does not use bert/encoder/layer_0/adapter/bias, "),
-    (SWISH, "swish"),
-    (NO_SEGMENTS, "token_type_embeddings"),
-  ],
+@parametrize(
+  "change, problem",
+  (DISTANCE, "differs by"),
+  (ADAPTER, "does not use bert/encoder/layer_0/adapter/bias, "),
+  (SWISH, "swish"),
+  (NO_SEGMENTS, "token_type_embeddings"),
   ids=["distance", "adapter", "swish", "no segments"],
 )
 def test_onnx_has_an_edit_by_tf2onnx_or_is_refused(
@@ -178,12 +172,10 @@ def declared(folder):
 
 
 # Of other kinds the outputs are those of one of these.
-@pytest.mark.parametrize(
+@parametrize(
   "kind",
-  [
-    *("classification", "regression", "multiple_choice", "ner", "squad_1"),
-    *("pretraining", "ranking", "embeddings, mean", "encoder"),
-  ],
+  *("classification", "regression", "multiple_choice", "ner", "squad_1"),
+  *("pretraining", "ranking", "embeddings, mean", "encoder"),
 )
 def test_a_converted_graph_is_declared_alike(edit, export, tmp_path, kind):
   flags = ["--format=onnx", "--overwrite"] + ["--encoder"] * (kind == "encoder")
@@ -218,14 +210,12 @@ def test_other_precisions_and_graphs_above_2_gb_are_not_converted(
 # GGUF and Hugging Face
 
 
-@pytest.mark.parametrize(
-  ("change", "problem"),
-  [
-    (GELU, "differs"),
-    (DISTANCE, "differs"),
-    (POOLING, "differs"),
-    (SWISH, "swish"),
-  ],
+@parametrize(
+  "change, problem",
+  (GELU, "differs"),
+  (DISTANCE, "differs"),
+  (POOLING, "differs"),
+  (SWISH, "swish"),
   ids=["gelu", "distance", "pooling", "swish"],
 )
 def test_gguf_refuses_an_edit(edit, export, tmp_path, change, problem):
@@ -257,13 +247,11 @@ def convert(folder, tmp_path):
   return tiny_huggingface.convert_back(checkpoint, tmp_path / "theirs")
 
 
-@pytest.mark.parametrize(
-  ("change", "problem"),
-  [
-    (GELU, "differs"),
-    (ADAPTER, "has tensors that BERT does not have: bert/encoder/layer_0/adap"),
-    (SWISH, 'hidden_act "swish" cannot be converted'),
-  ],
+@parametrize(
+  "change, problem",
+  (GELU, "differs"),
+  (ADAPTER, "has tensors that BERT does not have: bert/encoder/layer_0/adap"),
+  (SWISH, 'hidden_act "swish" cannot be converted'),
   ids=["gelu", "adapter", "swish"],
 )
 def test_a_hugging_face_folder_refuses_an_edit(edit, tmp_path, change, problem):
@@ -275,7 +263,7 @@ def test_a_hugging_face_folder_refuses_an_edit(edit, tmp_path, change, problem):
   assert not (tmp_path / "theirs").exists()
 
 
-@pytest.mark.parametrize("kind", ["classification", "squad_2"])
+@parametrize("kind", "classification", "squad_2")
 def test_a_hugging_face_folder_refuses_an_edited_head(edit, tmp_path, kind):
   place, product = (modeling, "_output_layer"), "tf.matmul("
   edit(place, f"  logits = {product}", f"  logits = 1.1 * {product}")
@@ -308,8 +296,8 @@ TOKENIZERS = {
 }
 
 
-@pytest.mark.parametrize("change", TOKENIZERS)
-@pytest.mark.parametrize("file_format", ["onnx", "gguf", "huggingface"])
+@parametrize("change", *TOKENIZERS)
+@parametrize("file_format", "onnx", "gguf", "huggingface")
 def test_an_edited_tokenizer_does_not_leave(
   edit, export, tmp_path, change, file_format
 ):
@@ -364,13 +352,11 @@ def heads(*scopes):
   return draw
 
 
-@pytest.mark.parametrize(
-  ("scopes", "problem"),
-  [
-    (["head_0", "head_1"], None),
-    (["head_1", "head_0"], "differs by"),
-    (["head_0", "head_0"], "does not use head_1/output_bias"),
-  ],
+@parametrize(
+  "scopes, problem",
+  (["head_0", "head_1"], None),
+  (["head_1", "head_0"], "differs by"),
+  (["head_0", "head_0"], "does not use head_1/output_bias"),
 )
 def test_a_task_of_ones_own_is_compared(tmp_path, monkeypatch, scopes, problem):
   monkeypatch.setitem(sys.modules, "tf2onnx", None)
@@ -406,9 +392,7 @@ def kept_cases():
       )
 
 
-@pytest.mark.parametrize(
-  ("task", "description", "hidden_act", "kept"), kept_cases()
-)
+@parametrize("task, description, hidden_act, kept", *kept_cases())
 def test_what_is_kept_is_that_of_another_implementation(
   task, description, hidden_act, kept
 ):
@@ -438,7 +422,7 @@ def test_what_is_kept_is_that_of_another_implementation(
     np.testing.assert_allclose(values, np.ravel(expected), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("hidden_act", released.ACTIVATIONS)
+@parametrize("hidden_act", *released.ACTIVATIONS)
 def test_unedited_code_gives_what_is_kept(hidden_act):
   kept = json_files.read(same_outputs.RELEASED, dict)["outputs"]
   for task in [None, *task_record.all_records()]:
@@ -449,6 +433,6 @@ def test_unedited_code_gives_what_is_kept(hidden_act):
       same_outputs.check_formula("--x", hidden_act, task)
 
 
-@pytest.mark.parametrize("do_lower_case", [True, False])
+@parametrize("do_lower_case", True, False)
 def test_the_unedited_tokenizer_gives_what_is_kept(do_lower_case):
   same_outputs.check_tokenizer("--x", do_lower_case)

@@ -15,6 +15,7 @@ import pytest
 import reference_data
 import tensorflow as tf
 import tiny_model
+from parametrize import parametrize
 
 import export_model
 import run_classifier
@@ -229,7 +230,7 @@ OF_TEXTS = ("classification", "multiple_choice", "ner", "squad_2")
 OF_TEXTS += ("pretraining", "ranking", "embeddings, mean")
 
 
-@pytest.mark.parametrize("kind", [*MODELS, "encoder"])
+@parametrize("kind", *MODELS, "encoder")
 def test_an_empty_batch_has_an_empty_result(kind, models):
   if kind == "encoder":
     folder, *_ = models("classification")
@@ -379,7 +380,7 @@ def test_ids_of_texts_are_those_of_the_predictor(models):
     assert not ids["input_mask"][:, length:].any()
 
 
-@pytest.mark.parametrize("pooling", ["cls", "max"])
+@parametrize("pooling", "cls", "max")
 def test_other_vectors_are_those_of_the_predictor(models, pooling):
   _, model, host = models(f"embeddings, {pooling}")
   assert set(model.signatures) == {"ids", "embed", "tokenize"}
@@ -516,7 +517,7 @@ def test_default_limits_of_answers_equal_those_of_the_predictor():
     assert limit == host[name].default
 
 
-@pytest.mark.parametrize("kind", ["squad_1", "squad_2"])
+@parametrize("kind", "squad_1", "squad_2")
 def test_answers_are_the_predictor_s_characters(answered, kind):
   assert any(not question for question, _ in QUESTIONS)
   outputs, answers, expected = answered(kind)

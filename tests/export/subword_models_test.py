@@ -19,6 +19,7 @@ import javascript_test
 import numpy as np
 import pytest
 import tiny_subword
+from parametrize import parametrize
 
 from bertlib.checkpoints import checkpoint_files
 from bertlib.export import OnnxModel
@@ -183,7 +184,7 @@ def check(found, folder, task):
     np.testing.assert_allclose(output, own_output, atol=1e-5)
 
 
-@pytest.mark.parametrize("task", SCRIPTS)
+@parametrize("task", *SCRIPTS)
 def test_exports_give_the_same_with_the_tokenizer_of_transformers(place, task):
   transformers = pytest.importorskip("transformers", reason=".[compare]")
   folder = place / "exported" / task
@@ -216,13 +217,11 @@ def test_exports_give_the_same_in_node(place):
     check(found[task], place / "exported" / task, task)
 
 
-@pytest.mark.parametrize(
-  ("task", "name", "least"),
-  [
-    ("tagging", "eval_f1", 1),
-    ("questions", "f1", 90),
-    ("masked_lm", "masked_lm_accuracy", 0.1),
-  ],
+@parametrize(
+  "task, name, least",
+  ("tagging", "eval_f1", 1),
+  ("questions", "f1", 90),
+  ("masked_lm", "masked_lm_accuracy", 0.1),
 )
 def test_models_have_learnt_their_data(place, task, name, least):
   text = (place / task / "eval_results.txt").read_text()

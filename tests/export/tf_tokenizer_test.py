@@ -9,6 +9,7 @@ import tensorflow as tf
 import tokenization_test
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from parametrize import parametrize
 
 import tokenization
 from bertlib.data import model_inputs
@@ -47,9 +48,8 @@ def published(request, golden):
   name = request.param
   rows = tokenization_test.golden_lines(f"{name}.jsonl.gz", golden)
   tokenizer = tokenization_test.published(name)
-  tokens = tf_tokenizer.GraphTokenizer(tokenizer).tokenize(
-    [as_bytes(row["text"]) for row in rows]
-  )
+  texts = [as_bytes(row["text"]) for row in rows]
+  tokens = tf_tokenizer.GraphTokenizer(tokenizer).tokenize(texts)
   return tokenizer, rows, tokens
 
 
@@ -79,7 +79,7 @@ def test_invalid_utf8_has_equal_ids():
   assert tokens.ids.to_list() == [tokenizer.encode(text) for text in texts]
 
 
-@pytest.mark.parametrize("do_lower_case", [True, False])
+@parametrize("do_lower_case", True, False)
 def test_each_character_has_equal_ids(do_lower_case, tmp_path):
   vocab = tmp_path / "vocab.txt"
   vocab.write_text("[UNK]\n[CLS]\n[SEP]\nx\n##x\ny\n##y\n")
@@ -133,8 +133,8 @@ def test_words_around_the_maximum_length_have_equal_ids(small):
   assert graph.tokenize(texts).ids.to_list() == expected
 
 
-@pytest.mark.parametrize("max_seq_length", [3, 4, 7, 8, 40])
-@pytest.mark.parametrize("pads", [True, False])
+@parametrize("max_seq_length", 3, 4, 7, 8, 40)
+@parametrize("pads", True, False)
 def test_pairs_are_encoded_and_truncated_equally(small, max_seq_length, pads):
   tokenizer, graph = small
   words = ["dog", "the", ",", "ab", "s", "a", "b", "mask", "!", "x", "e"]
@@ -155,16 +155,14 @@ def test_pairs_are_encoded_and_truncated_equally(small, max_seq_length, pads):
     assert encoded[name].numpy().tolist() == rows
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "cutting",
-  [
-    LongTextSettings("head_tail"),
-    LongTextSettings("windows"),
-    LongTextSettings("windows", doc_stride=1),
-    LongTextSettings("windows", doc_stride=99),
-    LongDocumentSettings("head_tail"),
-    LongDocumentSettings("windows"),
-  ],
+  LongTextSettings("head_tail"),
+  LongTextSettings("windows"),
+  LongTextSettings("windows", doc_stride=1),
+  LongTextSettings("windows", doc_stride=99),
+  LongDocumentSettings("head_tail"),
+  LongDocumentSettings("windows"),
 )
 def test_long_texts_are_cut_equally(small, cutting):
   tokenizer, graph = small

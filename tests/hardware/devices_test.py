@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import tensorflow.compat.v1 as tf
+from parametrize import parametrize
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -17,8 +18,8 @@ from bertlib.tasks.classification.settings import ClassifierSettings
 
 pytestmark = pytest.mark.unit
 
-on_each_switch = pytest.mark.parametrize(
-  "switch", [{"use_tpu": True}, {"distribution": "tpu"}]
+on_each_switch = parametrize(
+  "switch", {"use_tpu": True}, {"distribution": "tpu"}
 )
 WHEEL = ["sm_60", "sm_70", "sm_80", "sm_89", "compute_90"]
 GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
@@ -43,32 +44,30 @@ def test_on_tpu_is_true_before_and_after_the_tpu_is_found(switch, monkeypatch):
 
 
 @on_each_switch
-@pytest.mark.parametrize("recorded", [None, {"precision": "float16"}])
+@parametrize("recorded", None, {"precision": "float16"})
 def test_auto_precision_on_a_tpu_is_bfloat16(switch, recorded):
   settings = ComputeSettings(precision="auto", xla="off")
   found = Devices(DeviceSettings(**switch))
   assert devices.choose(settings, found, recorded).precision == "bfloat16"
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"cluster": {"worker": ["a:1"]}}'])
+@parametrize("text", "", "{}", '{"cluster": {"worker": ["a:1"]}}')
 def test_a_single_worker_needs_no_flag(monkeypatch, text):
   monkeypatch.setenv("TF_CONFIG", text)
   assert devices.find_cluster(DeviceSettings()) is None
 
 
-@pytest.mark.parametrize("kind", [None, "mirrored"])
+@parametrize("kind", None, "mirrored")
 def test_several_workers_need_a_flag(monkeypatch, kind):
   name_cluster(monkeypatch, 0)
   with pytest.raises(InputError, match=r"^TF_CONFIG lists several workers"):
     devices.find_cluster(DeviceSettings(distribution=kind))
 
 
-@pytest.mark.parametrize(
-  ("index", "flags", "problem"),
-  [
-    (0, {"num_replicas": 2}, "without GPUs each worker has one replica"),
-    (None, {}, "there is only one worker"),
-  ],
+@parametrize(
+  "index, flags, problem",
+  (0, {"num_replicas": 2}, "without GPUs each worker has one replica"),
+  (None, {}, "there is only one worker"),
 )
 def test_workers_that_cannot_be_are_refused(monkeypatch, index, flags, problem):
   monkeypatch.delenv("TF_CONFIG", raising=False)
@@ -96,32 +95,28 @@ def build(monkeypatch):
   devices.gpus_without_code.cache_clear()
 
 
-@pytest.mark.parametrize(
-  ("built_for", "capability", "has_code"),
-  [
-    (WHEEL, (7, 5), True),
-    (WHEEL, (8, 6), True),
-    (WHEEL, (9, 0), True),
-    (WHEEL, (10, 0), False),
-    (WHEEL, (12, 0), False),
-    (["sm_89"], (8, 6), False),
-    (["compute_120"], (12, 1), True),
-    (["sm_90a", "12.0"], (12, 0), True),
-    (None, (9, 0), True),
-    (None, None, True),
-  ],
+@parametrize(
+  "built_for, capability, has_code",
+  (WHEEL, (7, 5), True),
+  (WHEEL, (8, 6), True),
+  (WHEEL, (9, 0), True),
+  (WHEEL, (10, 0), False),
+  (WHEEL, (12, 0), False),
+  (["sm_89"], (8, 6), False),
+  (["compute_120"], (12, 1), True),
+  (["sm_90a", "12.0"], (12, 0), True),
+  (None, (9, 0), True),
+  (None, None, True),
 )
 def test_gpus_without_code_are_found(built_for, capability, has_code, build):
   build(built_for, capability)
   assert (devices.gpus_without_code() == ()) == has_code
 
 
-@pytest.mark.parametrize(
-  ("log", "has_code"),
-  [
-    ("W gpu] TensorFlow was not built with CUDA kernel binaries", False),
-    ("I gpu] Created device", True),
-  ],
+@parametrize(
+  "log, has_code",
+  ("W gpu] TensorFlow was not built with CUDA kernel binaries", False),
+  ("I gpu] Created device", True),
 )
 def test_log_shows_missing_code(log, has_code, build, monkeypatch, tmp_path):
   python = tmp_path / "python"
@@ -154,7 +149,7 @@ def test_xla_is_off_if_it_cannot_compile(build, monkeypatch, caplog):
   assert "tensorflow[and-cuda]" in message and "No ptxas" in message
 
 
-@pytest.mark.parametrize("index", [0, 1])
+@parametrize("index", 0, 1)
 def test_chief_is_the_first_worker_of_tf_config(index, monkeypatch):
   name_cluster(monkeypatch, index)
   settings = DeviceSettings(distribution="multi_worker")
@@ -165,13 +160,11 @@ def test_chief_is_the_first_worker_of_tf_config(index, monkeypatch):
   assert alone.is_chief and alone.replicas is None
 
 
-@pytest.mark.parametrize(
-  ("seeds", "before", "after"),
-  [
-    (0, {}, {}),
-    (2, {}, {GROWTH: "true"}),
-    (2, {GROWTH: "false"}, {GROWTH: "false"}),
-  ],
+@parametrize(
+  "seeds, before, after",
+  (0, {}, {}),
+  (2, {}, {GROWTH: "true"}),
+  (2, {GROWTH: "false"}, {GROWTH: "false"}),
 )
 def test_runs_of_several_seeds_share_gpus(monkeypatch, seeds, before, after):
   environment = before.copy()
@@ -180,22 +173,20 @@ def test_runs_of_several_seeds_share_gpus(monkeypatch, seeds, before, after):
   assert environment == after
 
 
-@pytest.mark.parametrize("gpus", [["GPU 0", "GPU 1"], []])
+@parametrize("gpus", ["GPU 0", "GPU 1"], [])
 def test_replicas_are_on_gpus_if_there_are_any(monkeypatch, gpus):
   monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: gpus)
   replicas = devices.find(DeviceSettings(num_replicas=2)).replicas
   assert replicas == Replicas(2, on_gpu=bool(gpus))
 
 
-@pytest.mark.parametrize(
-  ("devices", "batch_size", "sharing"),
-  [
-    ({}, 96, 1),
-    ({"replicas": Replicas(2, on_gpu=True)}, 48, 1),
-    ({"replicas": Replicas(2)}, 48, 2),
-    ({"replicas": Replicas(1, Cluster(["a:1", "b:1", "c:1"], 0))}, 32, 1),
-    ({"flags": DeviceSettings(use_tpu=True, num_tpu_cores=8)}, 12, 1),
-  ],
+@parametrize(
+  "devices, batch_size, sharing",
+  ({}, 96, 1),
+  ({"replicas": Replicas(2, on_gpu=True)}, 48, 1),
+  ({"replicas": Replicas(2)}, 48, 2),
+  ({"replicas": Replicas(1, Cluster(["a:1", "b:1", "c:1"], 0))}, 32, 1),
+  ({"flags": DeviceSettings(use_tpu=True, num_tpu_cores=8)}, 12, 1),
 )
 def test_the_share_of_a_replica(devices, batch_size, sharing):
   devices = Devices(**{"flags": DeviceSettings()} | devices)

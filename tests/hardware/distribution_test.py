@@ -14,6 +14,7 @@ import pytest
 import run_outputs
 import tensorflow.compat.v1 as tf
 import tiny_pretraining
+from parametrize import parametrize
 
 import modeling
 import run_pretraining
@@ -34,15 +35,13 @@ def tf_config(cluster, kind, index):
   return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "cluster, kind, index, expected",
-  [
-    ({"worker": ADDRESSES}, "worker", 0, 0),
-    ({"worker": ADDRESSES}, "worker", 2, 2),
-    ({"chief": ADDRESSES[:1], "worker": ADDRESSES[1:]}, "chief", 0, 0),
-    ({"worker": ADDRESSES[1:], "chief": ADDRESSES[:1]}, "worker", 1, 2),
-    ({"master": ADDRESSES[:1], "worker": ADDRESSES[1:]}, "worker", 0, 1),
-  ],
+  ({"worker": ADDRESSES}, "worker", 0, 0),
+  ({"worker": ADDRESSES}, "worker", 2, 2),
+  ({"chief": ADDRESSES[:1], "worker": ADDRESSES[1:]}, "chief", 0, 0),
+  ({"worker": ADDRESSES[1:], "chief": ADDRESSES[:1]}, "worker", 1, 2),
+  ({"master": ADDRESSES[:1], "worker": ADDRESSES[1:]}, "worker", 0, 1),
 )
 def test_cluster_is_read_from_tf_config(cluster, kind, index, expected):
   found = distribution.read_cluster(tf_config(cluster, kind, index))
@@ -54,24 +53,22 @@ def test_the_chief_may_omit_the_task():
   assert distribution.read_cluster({"TF_CONFIG": text}).index == 0
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "cluster",
-  [
-    {"worker": ["a:1", "b:1"], "ps": ["c:1"]},
-    {"worker": ["a:1", "b"]},
-    {"worker": ["a:1", "http://b:1"]},
-    {"worker": ["a:1", None]},
-    {"worker": ["a:1", "a:1"]},
-    {"worker": "a:1,b:1"},
-  ],
+  {"worker": ["a:1", "b:1"], "ps": ["c:1"]},
+  {"worker": ["a:1", "b"]},
+  {"worker": ["a:1", "http://b:1"]},
+  {"worker": ["a:1", None]},
+  {"worker": ["a:1", "a:1"]},
+  {"worker": "a:1,b:1"},
 )
 def test_malformed_clusters_are_refused(cluster):
   with pytest.raises(InputError, match=r"^TF_CONFIG"):
     distribution.read_cluster(tf_config(cluster, "worker", 0))
 
 
-@pytest.mark.parametrize(
-  "hosts, nodes", [("n[01-02]", ["n01", "n02"]), ("n[9-10]", ["n9", "n10"])]
+@parametrize(
+  "hosts, nodes", ("n[01-02]", ["n01", "n02"]), ("n[9-10]", ["n9", "n10"])
 )
 def test_every_task_of_slurm_finds_its_own_address(hosts, nodes, monkeypatch):
   monkeypatch.delenv("TF_CONFIG", raising=False)
@@ -113,12 +110,6 @@ def flags(workspace, output_dir, *more, config="plain"):
   return [*tiny_pretraining.flags(workspace, **values), *more]
 
 
-def losses(folder):
-  """Losses of the first and the last of `NUM_STEPS`, which are logged."""
-  found = run_outputs.read_scalars(folder)["loss"]
-  return [found[step] for step in (1, NUM_STEPS)]
-
-
 @pytest.fixture(scope="module")
 def main():
   with commands.in_process(run_pretraining) as main:
@@ -141,8 +132,11 @@ def single(train):
   return train("single")
 
 
-def assert_same_training(folder, other):
-  np.testing.assert_allclose(losses(folder), losses(other), rtol=1e-5)
+def assert_same_training(*folders):
+  """Asserts equal losses of the first and the last step, which are logged."""
+  found = [run_outputs.read_scalars(folder)["loss"] for folder in folders]
+  found = [[values[step] for step in (1, NUM_STEPS)] for values in found]
+  np.testing.assert_allclose(*found, rtol=1e-5)
 
 
 @pytest.mark.train
@@ -206,7 +200,7 @@ def test_all_replicas_of_a_process_sum_its_stop_requests():
   assert [total.tolist() for total in sums] == [[0, 2], [0, 2]]
 
 
-@pytest.mark.parametrize("on_gpu", [True, False])
+@parametrize("on_gpu", True, False)
 def test_gpus_of_several_workers_communicate_by_nccl(monkeypatch, on_gpu):
   asked = {}
   experimental = tf.distribute.experimental
@@ -395,7 +389,7 @@ def test_run_stopped_at_one_worker_resumes(workspace, replicas):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.slow), 1])
+@parametrize("lost", pytest.param(0, marks=pytest.mark.slow), 1)
 def test_run_with_a_killed_worker_resumes(workspace, replicas, lost):
   folder = workspace / f"lost_{lost}"
   arguments = flags(workspace, folder, *LONG, config="bert_config")

@@ -16,6 +16,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 import tpu_graph
 import wrong_input_world
+from parametrize import parametrize
 
 import modeling
 import run_classifier
@@ -60,23 +61,15 @@ def one_core(monkeypatch):
   monkeypatch.setattr(tf.tpu, "cross_replica_sum", tf.identity)
 
 
-@pytest.fixture
-def no_dropout(monkeypatch):
-  # XLA draws other masks.
-  monkeypatch.setattr(modeling, "dropout", lambda tensor, *_: tensor)
-
-
 @pytest.mark.graph
-@pytest.mark.parametrize(
-  ("name", "positions"),
-  [
-    ("classification", 1),
-    ("multiple_choice", 1),
-    ("pretraining", 4),
-    ("squad", None),
-    ("ner", None),
-    ("embeddings triplets", None),
-  ],
+@parametrize(
+  "name, positions",
+  ("classification", 1),
+  ("multiple_choice", 1),
+  ("pretraining", 4),
+  ("squad", None),
+  ("ner", None),
+  ("embeddings triplets", None),
 )
 def test_memory_plan_counts_the_output_positions(name, positions):
   assert run_of(name).task.num_output_positions == positions
@@ -116,19 +109,19 @@ def losses_of(model_fn, batch):
   return losses
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "case",
-  [
-    ("multi_label weighted", "--freeze_layers=1", "--freeze_embeddings"),
-    ("multiple_choice", "--recompute_activations"),
-    ("squad", "--version_2_with_negative"),
-    ("embeddings triplets", "--temperature=1", ACCUMULATED),
-    ("pretraining", "--optimizer=lamb"),
-    ("regression", "--freeze_layers=1", "--precision=bfloat16"),
-  ],
+  ("multi_label weighted", "--freeze_layers=1", "--freeze_embeddings"),
+  ("multiple_choice", "--recompute_activations"),
+  ("squad", "--version_2_with_negative"),
+  ("embeddings triplets", "--temperature=1", ACCUMULATED),
+  ("pretraining", "--optimizer=lamb"),
+  ("regression", "--freeze_layers=1", "--precision=bfloat16"),
   ids=" ".join,
 )
-def test_compiled_training_has_the_same_losses(case, one_core, no_dropout):
+def test_compiled_training_has_the_same_losses(case, one_core, monkeypatch):
+  # XLA draws other masks.
+  monkeypatch.setattr(modeling, "dropout", lambda tensor, *_: tensor)
   model_fn, layout = model_of(*case)
   plain, compiled = losses_of(model_fn, random_batch(layout))
   is_rounded = "--precision=bfloat16" in case
@@ -136,13 +129,11 @@ def test_compiled_training_has_the_same_losses(case, one_core, no_dropout):
   np.testing.assert_allclose(compiled, plain, rtol=2e-2 if is_rounded else 1e-5)
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "case",
-  [
-    ("ner", ACCUMULATED, "--recompute_activations"),
-    ("embeddings triplets", ACCUMULATED),
-    ("pretraining", "--precision=bfloat16", ACCUMULATED),
-  ],
+  ("ner", ACCUMULATED, "--recompute_activations"),
+  ("embeddings triplets", ACCUMULATED),
+  ("pretraining", "--precision=bfloat16", ACCUMULATED),
   ids=" ".join,
 )
 def test_a_tpu_could_compile_the_training_step(case):
@@ -228,18 +219,16 @@ def test_loop_and_core_flags_reach_tpu_estimator(two_cores, tmp_path):
 
 
 @pytest.mark.graph
-@pytest.mark.parametrize(
-  ("build", "spec", "problem"),
-  [
-    (tf.strings.as_string, VECTOR, "AsString (AsString) has strings"),
-    (lambda x: tf.py_func(np.square, [x], x.dtype), VECTOR, "calls Python"),
-    (tf.where_v2, VECTOR, "Where (Where) has the shape (None, 1)"),
-    (
-      lambda ids: ids + 1,
-      tf.TensorSpec([4, None], tf.int32, "input_ids"),
-      "input_ids (Placeholder) has the shape (4, None)",
-    ),
-  ],
+@parametrize(
+  "build, spec, problem",
+  (tf.strings.as_string, VECTOR, "AsString (AsString) has strings"),
+  (lambda x: tf.py_func(np.square, [x], x.dtype), VECTOR, "calls Python"),
+  (tf.where_v2, VECTOR, "Where (Where) has the shape (None, 1)"),
+  (
+    lambda ids: ids + 1,
+    tf.TensorSpec([4, None], tf.int32, "input_ids"),
+    "input_ids (Placeholder) has the shape (4, None)",
+  ),
   ids=["string", "Python", "dynamic", "length"],
 )
 def test_what_a_tpu_could_not_compile_is_found(build, spec, problem):
@@ -323,27 +312,25 @@ def test_model_files_are_written_to_a_remote_folder(tmp_path):
 
 
 @pytest.mark.graph
-@pytest.mark.parametrize(
-  ("flags", "expected"),
-  [
-    ((), "--use_tpu: no TPU is named. Give --tpu_name=NAME or"),
-    ((f"--tpu_name={UNUSED}",), f"{UNUSED}: no TPU answers there"),
-    ((f"--master={UNUSED}",), f"{UNUSED}: no TPU answers there"),
-    (("--master=grpc://127.0.0.1",), "grpc://127.0.0.1: no TPU answers there"),
-    (("--tpu_name=local",), "--tpu_name=local: TensorFlow finds no TPU in"),
-    (
-      ("--tpu_name=my-tpu", "--output_dir=ram://out"),
-      "--tpu_name=my-tpu: its address was not found in Google Cloud (",
-    ),
-    (
-      ("--tpu_name=my-tpu", "--output_dir=here"),
-      "--output_dir=here: is on this machine, where the TPU my-tpu cannot",
-    ),
-    (
-      ("--tpu_name=my-tpu", "--output_dir=ram://out", "--init_checkpoint=a"),
-      "--init_checkpoint=a: is on this machine, where the TPU my-tpu cannot",
-    ),
-  ],
+@parametrize(
+  "flags, expected",
+  ((), "--use_tpu: no TPU is named. Give --tpu_name=NAME or"),
+  ((f"--tpu_name={UNUSED}",), f"{UNUSED}: no TPU answers there"),
+  ((f"--master={UNUSED}",), f"{UNUSED}: no TPU answers there"),
+  (("--master=grpc://127.0.0.1",), "grpc://127.0.0.1: no TPU answers there"),
+  (("--tpu_name=local",), "--tpu_name=local: TensorFlow finds no TPU in"),
+  (
+    ("--tpu_name=my-tpu", "--output_dir=ram://out"),
+    "--tpu_name=my-tpu: its address was not found in Google Cloud (",
+  ),
+  (
+    ("--tpu_name=my-tpu", "--output_dir=here"),
+    "--output_dir=here: is on this machine, where the TPU my-tpu cannot",
+  ),
+  (
+    ("--tpu_name=my-tpu", "--output_dir=ram://out", "--init_checkpoint=a"),
+    "--init_checkpoint=a: is on this machine, where the TPU my-tpu cannot",
+  ),
 )
 def test_missing_tpu_is_reported(flags, expected, world, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)

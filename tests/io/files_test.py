@@ -6,6 +6,7 @@ import pathlib
 import sys
 
 import pytest
+from parametrize import parametrize
 
 from bertlib.cli.errors import InputError
 from bertlib.io import files
@@ -39,7 +40,7 @@ def test_a_folder_is_replaced_as_a_whole(folders):
   assert os.listdir(folder) == ["out"]
 
 
-@pytest.mark.parametrize("fails_at", [1, 2])
+@parametrize("fails_at", 1, 2)
 def test_a_folder_that_is_not_replaced_is_kept(tmp_path, monkeypatch, fails_at):
   path = tmp_path / "out"
   path.mkdir()
@@ -88,12 +89,10 @@ def test_atomic_files_leave_nothing_after_a_failure(folders):
   assert read(folder) == {"a": "old"}
 
 
-@pytest.mark.parametrize(
-  ("options", "message"),
-  [
-    ({"overwrite": False}, r"has a already; .*--overwrite"),
-    ({"inputs": "a"}, r"a: would overwrite .*, which is an input"),
-  ],
+@parametrize(
+  "options, message",
+  ({"overwrite": False}, r"has a already; .*--overwrite"),
+  ({"inputs": "a"}, r"a: would overwrite .*, which is an input"),
 )
 def test_existing_files_and_inputs_are_not_replaced(folders, options, message):
   folder, path = folders

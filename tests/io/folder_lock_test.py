@@ -9,6 +9,7 @@ import sys
 
 import commands
 import pytest
+from parametrize import parametrize
 from refused import refusal
 
 from bertlib.io import files, folder_lock
@@ -144,10 +145,8 @@ def test_lock_file_removed_by_its_holder_is_locked_anew(tmp_path, monkeypatch):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
-@pytest.mark.parametrize(
-  "lock", [folder_lock.lock_folder, folder_lock.wait_for_lock]
-)
+@parametrize("number", errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+@parametrize("lock", folder_lock.lock_folder, folder_lock.wait_for_lock)
 def test_file_system_without_locks_logs_a_warning(
   lock, number, tmp_path, monkeypatch, caplog
 ):
@@ -199,20 +198,18 @@ def test_temporary_files_of_dead_processes_are_removed(tmp_path):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
+@parametrize(
   "name",
-  [
-    "my.tmp",
-    "notes.1.tmp",
-    "scores.backup.20261101.tmp",  # as 0.16.0 named its own
-    ".scores.vm-01234567.77.tmp",
-    ".bert-tmp-notes",
-    ".bert-tmp-host-1-notes",
-    ".bert-tmp-01234567-1-",
-    "bert-tmp-01234567-1-notes",
-  ],
+  "my.tmp",
+  "notes.1.tmp",
+  "scores.backup.20261101.tmp",  # as 0.16.0 named its own
+  ".scores.vm-01234567.77.tmp",
+  ".bert-tmp-notes",
+  ".bert-tmp-host-1-notes",
+  ".bert-tmp-01234567-1-",
+  "bert-tmp-01234567-1-notes",
 )
-@pytest.mark.parametrize("kind", ["file", "folder"])
+@parametrize("kind", "file", "folder")
 def test_files_of_the_user_are_not_removed(tmp_path, name, kind):
   path = tmp_path / name
   path.touch() if kind == "file" else path.mkdir()
@@ -255,9 +252,7 @@ def listen(folder, act):
   return commands.run_code(_LISTENER.format(path=path, act=act))
 
 
-@pytest.mark.parametrize(
-  ("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)]
-)
+@parametrize("name, status", ("SIGTERM", 143), ("SIGINT", 130))
 def test_stopped_commands_leave_one_line_and_no_file(tmp_path, name, status):
   done = listen(tmp_path, f"os.kill(os.getpid(), signal.{name})")
   assert done.returncode == status, done.stderr

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from parametrize import parametrize
 from refused import assert_refused, refusal
 
 from bertlib.cli.errors import InputError
@@ -18,8 +19,8 @@ def write(folder, content):
   return str(folder / "x.json")
 
 
-@pytest.mark.parametrize(
-  "content", [b"", b'{"a": ', b"\xff", b'{"a": "\xe9"}', b"{} {}", b"[" * 10**5]
+@parametrize(
+  "content", b"", b'{"a": ', b"\xff", b'{"a": "\xe9"}', b"{} {}", b"[" * 10**5
 )
 def test_corrupt_file_is_named(tmp_path, content):
   path = write(tmp_path, content)
@@ -31,18 +32,16 @@ def test_a_byte_order_mark_is_skipped(tmp_path):
   assert json_files.read(path) == {"a": "\xe9"}
 
 
-@pytest.mark.parametrize(
-  ("schema", "problem"),
-  [
-    ({"n": str}, "n is 1, not text"),
-    ({"n": int, "m": int}, "has no m"),
-    ({"n": int, "m?": int}, None),
-    ({"n": (str, float)}, None),
-    ({"l": [int]}, 'l[1] is "a", not an integer'),
-    ({"o": {"p": dict}}, "o.p is null, not an object"),
-    (list, "its content is an object, not a list"),
-    (None, None),
-  ],
+@parametrize(
+  "schema, problem",
+  ({"n": str}, "n is 1, not text"),
+  ({"n": int, "m": int}, "has no m"),
+  ({"n": int, "m?": int}, None),
+  ({"n": (str, float)}, None),
+  ({"l": [int]}, 'l[1] is "a", not an integer'),
+  ({"o": {"p": dict}}, "o.p is null, not an object"),
+  (list, "its content is an object, not a list"),
+  (None, None),
 )
 def test_schema_mismatch_is_described(tmp_path, schema, problem):
   path = write(tmp_path, b'{"n": 1, "l": [1, "a"], "o": {"p": null}}')

@@ -4,6 +4,7 @@ import os
 
 import commands
 import pytest
+from parametrize import parametrize
 
 from bertlib.io import processes
 
@@ -12,15 +13,13 @@ pytestmark = pytest.mark.unit
 V1 = "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"
 
 
-@pytest.mark.parametrize(
-  ("files", "quotas"),
-  [
-    ({"cpu.max": "150000 100000"}, [1.5]),
-    ({"cpu.max": "max 100000"}, []),
-    ({V1[0]: "300000", V1[1]: "100000"}, [3]),
-    ({V1[0]: "-1", V1[1]: "100000"}, []),
-    ({}, []),
-  ],
+@parametrize(
+  "files, quotas",
+  ({"cpu.max": "150000 100000"}, [1.5]),
+  ({"cpu.max": "max 100000"}, []),
+  ({V1[0]: "300000", V1[1]: "100000"}, [3]),
+  ({V1[0]: "-1", V1[1]: "100000"}, []),
+  ({}, []),
 )
 def test_quotas_are_those_of_the_container(files, quotas, tmp_path):
   (tmp_path / "cpu").mkdir()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import run_folders
+from parametrize import parametrize
 
 from bertlib.cli.errors import InputError
 from bertlib.io import receipt_file
@@ -43,28 +44,24 @@ def test_the_last_entry_is_read_first(tmp_path):
   assert read(tmp_path) == [*reversed(entries.values())]
 
 
-@pytest.mark.parametrize(
-  ("flags", "kind"),
-  [
-    ({"do_train": True, "do_eval": True}, "training"),
-    ({"do_train": False, "do_eval": True, "do_predict": True}, "evaluation"),
-    ({"do_predict": True}, "prediction"),
-    ({}, "prediction"),
-  ],
+@parametrize(
+  "flags, kind",
+  ({"do_train": True, "do_eval": True}, "training"),
+  ({"do_train": False, "do_eval": True, "do_predict": True}, "evaluation"),
+  ({"do_predict": True}, "prediction"),
+  ({}, "prediction"),
 )
 def test_kinds_of_runs(flags, kind):
   assert receipt_file.kind_of(flags) == kind
 
 
-@pytest.mark.parametrize(
-  ("content", "problem"),
-  [
-    ([], "its content is a list, not an object"),
-    ({}, "has no script"),
-    ({"flags": []}, "has no script"),
-    ({"training": {}}, "has no training.script"),
-    ({"evaluation": 1}, "evaluation is 1, not an object"),
-  ],
+@parametrize(
+  "content, problem",
+  ([], "its content is a list, not an object"),
+  ({}, "has no script"),
+  ({"flags": []}, "has no script"),
+  ({"training": {}}, "has no training.script"),
+  ({"evaluation": 1}, "evaluation is 1, not an object"),
 )
 def test_a_malformed_receipt_is_refused(tmp_path, content, problem):
   path = tmp_path / "run.json"

@@ -25,9 +25,8 @@ def test_results_round_trip_through_the_file(tmp_path):
   assert read.pop("labels") == ["a", "\u00fc"]
   for name in ("eval_accuracy", "eval_loss"):
     assert np.float32(read.pop(name)) == results[name]
-  assert read == {
-    name: results[name] for name in ("global_step", "confusion_matrix", "note")
-  }
+  names = "global_step", "confusion_matrix", "note"
+  assert read == {name: results[name] for name in names}
 
 
 def test_the_log_has_the_beginning_of_a_large_matrix(tmp_path, log):

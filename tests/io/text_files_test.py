@@ -11,6 +11,7 @@ import zipfile
 
 import pytest
 import refused
+from parametrize import parametrize
 from refused import assert_refused
 
 from bertlib.cli.errors import InputError
@@ -39,10 +40,10 @@ def refusal(path, encoding=text_files.UTF8):
   return message[len(path) :]
 
 
-@pytest.mark.parametrize(
-  "name", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32-be", "gb18030"]
+@parametrize(
+  "name", "utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32-be", "gb18030"
 )
-@pytest.mark.parametrize("block_bytes", [7, 2**20])
+@parametrize("block_bytes", 7, 2**20)
 def test_lines_are_the_same_in_every_encoding(
   tmp_path, monkeypatch, name, block_bytes
 ):
@@ -57,7 +58,7 @@ def test_lines_are_the_same_in_every_encoding(
   assert text_files.read_text(path, encoding) == TEXT
 
 
-@pytest.mark.parametrize("name", ["utf-8", "utf-16-le", "utf-16-be"])
+@parametrize("name", "utf-8", "utf-16-le", "utf-16-be")
 def test_byte_order_mark_is_removed(tmp_path, name):
   path = write(tmp_path, "\ufeffa\ufeff\n".encode(name))
   assert list(text_files.read_lines(path, Encoding(name))) == ["a\ufeff\n"]
@@ -74,17 +75,15 @@ def test_gz_files_are_decompressed_and_stdin_is_read(tmp_path, monkeypatch):
   assert text_files.read_text("-", Encoding("utf-16")) == TEXT
 
 
-@pytest.mark.parametrize("name", ["utf-8", "utf-16", "gb18030"])
-@pytest.mark.parametrize("block_bytes", [3, 2**20])
-@pytest.mark.parametrize(
-  ("content", "lines"),
-  [
-    ("the cat\r\r中文\r", ["the cat\n", "\n", "中文\n"]),
-    ("the cat\rno end", ["the cat\n", "no end"]),
-    ("white\rspace\n", ["white\rspace\n"]),
-    ("white\rspace\nno\rend", ["white\rspace\n", "no\rend"]),
-    ("", []),
-  ],
+@parametrize("name", "utf-8", "utf-16", "gb18030")
+@parametrize("block_bytes", 3, 2**20)
+@parametrize(
+  "content, lines",
+  ("the cat\r\r中文\r", ["the cat\n", "\n", "中文\n"]),
+  ("the cat\rno end", ["the cat\n", "no end"]),
+  ("white\rspace\n", ["white\rspace\n"]),
+  ("white\rspace\nno\rend", ["white\rspace\n", "no\rend"]),
+  ("", []),
 )
 def test_cr_ends_lines_only_in_a_file_without_lf(
   tmp_path, monkeypatch, name, block_bytes, content, lines
@@ -98,26 +97,24 @@ def test_cr_ends_lines_only_in_a_file_without_lf(
   assert text_files.read_text(path, encoding) == "".join(lines)
 
 
-@pytest.mark.parametrize(
-  ("content", "position", "fault"),
-  [
-    ("a\nsömé téxt\n".encode("latin-1"), (2, 2), "0xF6 is not UTF-8"),
-    (CHINESE.encode("gb18030"), (1, 1), "0xBD is not UTF-8"),
-    (RUSSIAN.encode("koi8-r"), (1, 1), "0xF0 is not UTF-8"),
-    (RUSSIAN.encode("utf-16-be"), (1, 13), "null bytes"),
-    (CHINESE.encode("utf-16-le"), (1, 1), "is not UTF-8"),
-    ("plain text\n".encode("utf-16"), (1, 1), "byte-order mark of UTF-16"),
-    ("plain text\n".encode("utf-16-le"), (1, 2), "null bytes"),
-    ("plain text\n".encode("utf-32"), (1, 1), "byte-order mark of UTF-32"),
-    (b"a\n" + b"\0" * 100, (2, 1), "null bytes"),
-    (bytes(range(1, 255)) * 9, (2, 118), "0x80 is not UTF-8"),
-    (CHINESE.encode()[:-2], (3, 46), "ends within a character"),
-    (b"a" + CHINESE.encode() + b"\xff", (4, 1), "0xFF is not UTF-8"),
-    (b"a" * 2**21 + b"\nb\xe9c", (2, 2), "0xE9 is not UTF-8"),
-    (b"a" * 2**21 + b"b\xe9c", (1, 2**21 + 2), "0xE9 is not UTF-8"),
-    (b"a" * 2**20 + b"\0" * 2**20, (1, 2**20 + 1), "null bytes"),
-    (b"a\rb\r\xe9 c\r", (3, 1), "0xE9 is not UTF-8"),
-  ],
+@parametrize(
+  "content, position, fault",
+  ("a\nsömé téxt\n".encode("latin-1"), (2, 2), "0xF6 is not UTF-8"),
+  (CHINESE.encode("gb18030"), (1, 1), "0xBD is not UTF-8"),
+  (RUSSIAN.encode("koi8-r"), (1, 1), "0xF0 is not UTF-8"),
+  (RUSSIAN.encode("utf-16-be"), (1, 13), "null bytes"),
+  (CHINESE.encode("utf-16-le"), (1, 1), "is not UTF-8"),
+  ("plain text\n".encode("utf-16"), (1, 1), "byte-order mark of UTF-16"),
+  ("plain text\n".encode("utf-16-le"), (1, 2), "null bytes"),
+  ("plain text\n".encode("utf-32"), (1, 1), "byte-order mark of UTF-32"),
+  (b"a\n" + b"\0" * 100, (2, 1), "null bytes"),
+  (bytes(range(1, 255)) * 9, (2, 118), "0x80 is not UTF-8"),
+  (CHINESE.encode()[:-2], (3, 46), "ends within a character"),
+  (b"a" + CHINESE.encode() + b"\xff", (4, 1), "0xFF is not UTF-8"),
+  (b"a" * 2**21 + b"\nb\xe9c", (2, 2), "0xE9 is not UTF-8"),
+  (b"a" * 2**21 + b"b\xe9c", (1, 2**21 + 2), "0xE9 is not UTF-8"),
+  (b"a" * 2**20 + b"\0" * 2**20, (1, 2**20 + 1), "null bytes"),
+  (b"a\rb\r\xe9 c\r", (3, 1), "0xE9 is not UTF-8"),
 )
 def test_invalid_bytes_have_their_position(tmp_path, content, position, fault):
   message = refusal(write(tmp_path, content))
@@ -125,34 +122,30 @@ def test_invalid_bytes_have_their_position(tmp_path, content, position, fault):
   assert fault in message
 
 
-@pytest.mark.parametrize(
-  ("content", "encoding", "fix"),
-  [
-    (RUSSIAN.encode("koi8-r"), None, "Convert it to UTF-8"),
-    (
-      RUSSIAN.encode("koi8-r"),
-      text_files.UTF8,
-      "Convert it to UTF-8, or name its encoding with --encoding",
-    ),
-    (
-      RUSSIAN.encode("utf-16"),
-      text_files.UTF8,
-      "Convert it to UTF-8, or give --encoding=utf-16",
-    ),
-    (RUSSIAN.encode("utf-8-sig"), Encoding("cp1251"), "Leave out --encoding"),
-  ],
+@parametrize(
+  "content, encoding, fix",
+  (RUSSIAN.encode("koi8-r"), None, "Convert it to UTF-8"),
+  (
+    RUSSIAN.encode("koi8-r"),
+    text_files.UTF8,
+    "Convert it to UTF-8, or name its encoding with --encoding",
+  ),
+  (
+    RUSSIAN.encode("utf-16"),
+    text_files.UTF8,
+    "Convert it to UTF-8, or give --encoding=utf-16",
+  ),
+  (RUSSIAN.encode("utf-8-sig"), Encoding("cp1251"), "Leave out --encoding"),
 )
 def test_encodings_are_suggested_if_certain(tmp_path, content, encoding, fix):
   assert refusal(write(tmp_path, content), encoding).endswith(f". {fix}")
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "text",
-  [
-    *("PAR1 and PAR2\n", "GIF89a\n", "BZh91AY&SY\n", "%PDF-\n", "a\0b c\n"),
-    *("<html>a</html>\tx\n", "<html>a</html>\n<html>b</html>\n"),
-    *("{ann}\n", '{"a": 1} is a dict\n', "[\n", '{"a": b}\n', "1\n"),
-  ],
+  *("PAR1 and PAR2\n", "GIF89a\n", "BZh91AY&SY\n", "%PDF-\n", "a\0b c\n"),
+  *("<html>a</html>\tx\n", "<html>a</html>\n<html>b</html>\n"),
+  *("{ann}\n", '{"a": 1} is a dict\n', "[\n", '{"a": b}\n', "1\n"),
 )
 def test_text_may_begin_like_another_format(tmp_path, text):
   path = write(tmp_path, text.encode())
@@ -161,18 +154,16 @@ def test_text_may_begin_like_another_format(tmp_path, text):
   assert list(text_files.read_pairs(path))
 
 
-@pytest.mark.parametrize(
-  ("content", "name"),
-  [
-    (b"\0\1\0\2", "latin-1"),  # which takes any byte
-    ("text\n".encode("utf-16"), "latin-1"),
-    ("text\n".encode("utf-8-sig"), "cp1252"),
-    (b"texts\n", "utf-16"),  # ideographs, taken so
-    (b"texts", "utf-16-le"),
-    ("é".encode(), "ascii"),
-    (b"\x81", "cp1252"),
-    (b"\\ud800", "raw_unicode_escape"),
-  ],
+@parametrize(
+  "content, name",
+  (b"\0\1\0\2", "latin-1"),  # which takes any byte
+  ("text\n".encode("utf-16"), "latin-1"),
+  ("text\n".encode("utf-8-sig"), "cp1252"),
+  (b"texts\n", "utf-16"),  # ideographs, taken so
+  (b"texts", "utf-16-le"),
+  ("é".encode(), "ascii"),
+  (b"\x81", "cp1252"),
+  (b"\\ud800", "raw_unicode_escape"),
 )
 def test_wrong_encoding_is_refused(tmp_path, content, name):
   message = refusal(write(tmp_path, content), Encoding(name))
@@ -207,27 +198,25 @@ def archive(name):
     return content.getvalue()
 
 
-@pytest.mark.parametrize("name", ["data.txt", "data.gz"])
-@pytest.mark.parametrize("encoding", [None, Encoding("latin-1")])
-@pytest.mark.parametrize(
-  ("content", "kind"),
-  [
-    (archive("xl/workbook.xml"), "an Excel workbook"),
-    (archive("word/document.xml"), "an office document"),
-    (archive("a.txt"), "an archive"),
-    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(99), "an old Excel"),
-    (LFS, "a pointer of Git LFS"),
-    (PAGE, "a web page"),
-    (PAGE.replace(b"\n", b" ").lower(), "a web page"),
-    (bz2.compress(b"text"), "compressed by bzip2"),
-    (lzma.compress(b"text"), "compressed by xz"),
-    (pickle.dumps({"a": 1}), "a pickle"),
-    # as pyarrow begins them
-    (b"PAR1\x15\x04\x15\x12\x15\x16L\x15\x06\x15\x00\x12\x00", "a Parquet"),
-    (b"ARROW1\x00\x00\xff\xff\xff\xffp\x01\x00\x00\x10\x00", "an Arrow"),
-    (b"\xff\xff\xff\xffp\x01\x00\x00\x10\x00\x00\x00", "an Arrow"),
-    (tf_records.frame_record(b"\n\x04text"), "a TFRecord file"),
-  ],
+@parametrize("name", "data.txt", "data.gz")
+@parametrize("encoding", None, Encoding("latin-1"))
+@parametrize(
+  "content, kind",
+  (archive("xl/workbook.xml"), "an Excel workbook"),
+  (archive("word/document.xml"), "an office document"),
+  (archive("a.txt"), "an archive"),
+  (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(99), "an old Excel"),
+  (LFS, "a pointer of Git LFS"),
+  (PAGE, "a web page"),
+  (PAGE.replace(b"\n", b" ").lower(), "a web page"),
+  (bz2.compress(b"text"), "compressed by bzip2"),
+  (lzma.compress(b"text"), "compressed by xz"),
+  (pickle.dumps({"a": 1}), "a pickle"),
+  # as pyarrow begins them
+  (b"PAR1\x15\x04\x15\x12\x15\x16L\x15\x06\x15\x00\x12\x00", "a Parquet"),
+  (b"ARROW1\x00\x00\xff\xff\xff\xffp\x01\x00\x00\x10\x00", "an Arrow"),
+  (b"\xff\xff\xff\xffp\x01\x00\x00\x10\x00\x00\x00", "an Arrow"),
+  (tf_records.frame_record(b"\n\x04text"), "a TFRecord file"),
 )
 def test_other_formats_are_named(tmp_path, content, encoding, kind, name):
   message = refusal(write(tmp_path, content, name), encoding)
@@ -248,15 +237,13 @@ def test_texts_of_json_lines_are_documents(tmp_path):
   assert_refused("is JSON", list, text_files.read_pairs(path))
 
 
-@pytest.mark.parametrize(
-  ("content", "line"),
-  [
-    ('{"text": "a"}\n{"content": "b"}', 2),
-    ('{"text": "a"}\nb', 2),
-    ('{"text": null}', 1),
-    ('[{"text": "a"}, {"text": "b"}]', 1),
-    ('{\n  "data": [1]\n}', 1),
-  ],
+@parametrize(
+  "content, line",
+  ('{"text": "a"}\n{"content": "b"}', 2),
+  ('{"text": "a"}\nb', 2),
+  ('{"text": null}', 1),
+  ('[{"text": "a"}, {"text": "b"}]', 1),
+  ('{\n  "data": [1]\n}', 1),
 )
 def test_json_without_texts_is_refused(tmp_path, content, line):
   path = write(tmp_path, content.encode())

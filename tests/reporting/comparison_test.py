@@ -7,6 +7,7 @@ import re
 import pytest
 import run_folders
 from html_pages import Page
+from parametrize import parametrize
 
 from bertlib.reporting import comparison
 from bertlib.reporting.comparison import TEST
@@ -100,13 +101,11 @@ def test_seeds_of_which_none_has_begun_are_runs_without_metrics():
   assert first.metrics == {}
 
 
-@pytest.mark.parametrize(
-  ("script", "metrics", "primary"),
-  [
-    ("run_classifier.py", ["loss", "f1", "accuracy"], "accuracy"),
-    ("run_squad.py", ["exact", "f1", "best_f1"], "best_f1"),
-    ("two_heads.py", ["sum", "product"], "product"),
-  ],
+@parametrize(
+  "script, metrics, primary",
+  ("run_classifier.py", ["loss", "f1", "accuracy"], "accuracy"),
+  ("run_squad.py", ["exact", "f1", "best_f1"], "best_f1"),
+  ("two_heads.py", ["sum", "product"], "product"),
 )
 def test_receipts_that_name_no_metric_have_that_of_the_script(
   script, metrics, primary
@@ -127,14 +126,12 @@ def test_best_values_are_highest_or_of_a_loss_lowest():
   assert comparison.best_runs(runs) == {"accuracy": {"b", "c"}, "loss": {"a"}}
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "changed",
-  [
-    predictions(LABELS[:10], LABELS[:10]),  # as of --dev_fraction
-    predictions(["b", *LABELS[1:]], LABELS),
-    {"predictions": predictions(["a", *LABELS], LABELS)["predictions"][1:]},
-    {},
-  ],
+  predictions(LABELS[:10], LABELS[:10]),  # as of --dev_fraction
+  predictions(["b", *LABELS[1:]], LABELS),
+  {"predictions": predictions(["a", *LABELS], LABELS)["predictions"][1:]},
+  {},
   ids=["fewer", "other labels", "other ids", "unknown"],
 )
 def test_runs_on_other_examples_are_named_and_not_compared(changed):
@@ -184,53 +181,51 @@ TAGS = [["B-PER", "O"], ["O", "O", "B-LOC"]] * 10
 ANSWERS = [["Ann", "Ann Lee"], ["the Rome"], []] * 10
 
 
-@pytest.mark.parametrize(
-  ("script", "changed", "answers", "expected"),
-  [
-    (
-      "run_classifier.py",
-      {"eval_f1": 0.5, "eval_accuracy": 0.5, "labels": '["a", "b"]'},
-      (LABELS, LABELS[:17] + ["a"] * 3, ["a"] * 5 + LABELS[5:]),
-      {"f1": INTERVAL, "accuracy": "", TEST: "2 : 2 1.0000"},
-    ),
-    (
-      "run_classifier.py",
-      {"eval_f1": 0.5, "labels": '["a"]'},  # "b" is not of the model
-      (LABELS, LABELS, ["a"] * 20),
-      {"f1": "", TEST: "10 : 0 0.0020"},
-    ),
-    (
-      "run_classifier.py",
-      {"eval_micro_f1": 0.5, "thresholds": '{"a": 0.5, "b": 0.5}'},
-      (LISTS, [["a"]] * 30, [["b", "a"]] * 30),
-      {"micro_f1": INTERVAL, TEST: "10 : 10 1.0000"},
-    ),
-    (
-      "run_classifier.py",
-      {"eval_pearson": 0.5, "loss": 1.0},
-      (NUMBERS, NUMBERS[::-1], NUMBERS[1:] + NUMBERS[:1]),
-      {"pearson": r"[+]1[.]\d+ to [+]2[.]\d+", "loss": ""},
-    ),
-    (
-      "run_ner.py",
-      {"eval_f1": 0.5, "eval_f1_PER": 0.5},
-      (TAGS, TAGS, [["B-PER", "O"], ["O"] * 3] * 10),
-      {"f1": r"-0[.]\d+ to -0[.]\d+", "f1_PER": ""},
-    ),
-    (
-      "run_squad.py",
-      {"exact": 0.5, "f1": 0.5, "total": 30},
-      # Of two words, one is right.
-      (ANSWERS, ["ann", "Rome", ""] * 10, ["Bob", "Rome left", ""] * 10),
-      {"exact": "", "f1": r"-\d\d[.]\d+ to -\d\d[.]\d+", TEST: "20 : 0 0.0000"},
-    ),
-    (
-      "two_heads.py",
-      {"eval_accuracy": 0.5},
-      (LISTS, LISTS, [["a"]] * 30),
-      {"accuracy": "", TEST: "20 : 0 0.0000"},
-    ),
-  ],
+@parametrize(
+  "script, changed, answers, expected",
+  (
+    "run_classifier.py",
+    {"eval_f1": 0.5, "eval_accuracy": 0.5, "labels": '["a", "b"]'},
+    (LABELS, LABELS[:17] + ["a"] * 3, ["a"] * 5 + LABELS[5:]),
+    {"f1": INTERVAL, "accuracy": "", TEST: "2 : 2 1.0000"},
+  ),
+  (
+    "run_classifier.py",
+    {"eval_f1": 0.5, "labels": '["a"]'},  # "b" is not of the model
+    (LABELS, LABELS, ["a"] * 20),
+    {"f1": "", TEST: "10 : 0 0.0020"},
+  ),
+  (
+    "run_classifier.py",
+    {"eval_micro_f1": 0.5, "thresholds": '{"a": 0.5, "b": 0.5}'},
+    (LISTS, [["a"]] * 30, [["b", "a"]] * 30),
+    {"micro_f1": INTERVAL, TEST: "10 : 10 1.0000"},
+  ),
+  (
+    "run_classifier.py",
+    {"eval_pearson": 0.5, "loss": 1.0},
+    (NUMBERS, NUMBERS[::-1], NUMBERS[1:] + NUMBERS[:1]),
+    {"pearson": r"[+]1[.]\d+ to [+]2[.]\d+", "loss": ""},
+  ),
+  (
+    "run_ner.py",
+    {"eval_f1": 0.5, "eval_f1_PER": 0.5},
+    (TAGS, TAGS, [["B-PER", "O"], ["O"] * 3] * 10),
+    {"f1": r"-0[.]\d+ to -0[.]\d+", "f1_PER": ""},
+  ),
+  (
+    "run_squad.py",
+    {"exact": 0.5, "f1": 0.5, "total": 30},
+    # Of two words, one is right.
+    (ANSWERS, ["ann", "Rome", ""] * 10, ["Bob", "Rome left", ""] * 10),
+    {"exact": "", "f1": r"-\d\d[.]\d+ to -\d\d[.]\d+", TEST: "20 : 0 0.0000"},
+  ),
+  (
+    "two_heads.py",
+    {"eval_accuracy": 0.5},
+    (LISTS, LISTS, [["a"]] * 30),
+    {"accuracy": "", TEST: "20 : 0 0.0000"},
+  ),
   ids=["labels", "unknown", "lists", "numbers", "tags", "answers", "own task"],
 )
 def test_predictions_of_two_runs_have_tests_and_intervals(
@@ -239,9 +234,8 @@ def test_predictions_of_two_runs_have_tests_and_intervals(
   gold, first, other = answers
   flags = {"version_2_with_negative": True}
   of_run = {"results": changed, "script": script, "flags": flags}
-  runs = runs_of(
-    a=of_run | predictions(gold, first), b=of_run | predictions(gold, other)
-  )
+  first, other = (of_run | predictions(gold, each) for each in (first, other))
+  runs = runs_of(a=first, b=other)
   rows = difference_rows(runs)
   assert {metric for _, metric in rows} == {*expected}
   for (_, metric), (difference, interval, p_value) in rows.items():

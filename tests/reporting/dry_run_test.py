@@ -6,6 +6,7 @@ import re
 import commands
 import pytest
 import wrong_input_world
+from parametrize import parametrize
 from refused import assert_refused
 
 import create_pretraining_data
@@ -58,18 +59,16 @@ def dry_run(world, capsys, monkeypatch):
   return dry_run
 
 
-@pytest.mark.parametrize(
-  ("script", "more"),
-  [
-    (run_classifier, ["--do_eval", "--labels=no,yes"]),
-    (run_squad, ["--num_workers=1"]),
-    (run_embeddings, ["--do_eval", "--dev_file={world}/questions.tsv"]),
-    (run_reranker, ["--do_eval", "--dev_file={world}/lists.tsv"]),
-    (run_ner, []),
-    (run_pretraining, []),
-    (extract_features, []),
-    (create_pretraining_data, []),
-  ],
+@parametrize(
+  "script, more",
+  (run_classifier, ["--do_eval", "--labels=no,yes"]),
+  (run_squad, ["--num_workers=1"]),
+  (run_embeddings, ["--do_eval", "--dev_file={world}/questions.tsv"]),
+  (run_reranker, ["--do_eval", "--dev_file={world}/lists.tsv"]),
+  (run_ner, []),
+  (run_pretraining, []),
+  (extract_features, []),
+  (create_pretraining_data, []),
 )
 def test_all_steps_of_a_valid_run_pass(dry_run, script, more):
   found, error = dry_run(script, *more)
@@ -77,21 +76,19 @@ def test_all_steps_of_a_valid_run_pass(dry_run, script, more):
   assert len(found) > 3 and error is None
 
 
-@pytest.mark.parametrize(
-  ("script", "flags", "step", "expected"),
-  [
-    (run_classifier, "--labels=no,yes --text_b_column=3", "data", "no column"),
-    (run_classifier, "--class_weights=2:1", "classes", "give LABEL:WEIGHT"),
-    (run_classifier, "--output_dir={world}/vocab.txt/x", "disk", "Not a dir"),
-    (run_classifier, "--num_replicas=3", "batches", "among 3 replicas"),
-    (run_squad, "--train_batch_size=99", "windows", "not enough for one step"),
-    (run_ner, "--train_file={world}/vocab.txt", "sentences", "without tags"),
-    (run_embeddings, "--matryoshka_dims=9", "vectors", "must be 8"),
-    (run_reranker, "--teacher={world}/trained", "models", "holds no model"),
-    (run_pretraining, "--input_file={world}/dev.tsv", "data", "dev.tsv: "),
-    (extract_features, "--init_checkpoint={world}/mrpc", "model", "a folder"),
-    (create_pretraining_data, "--input_file=/dev/null", "text", "no text"),
-  ],
+@parametrize(
+  "script, flags, step, expected",
+  (run_classifier, "--labels=no,yes --text_b_column=3", "data", "no column"),
+  (run_classifier, "--class_weights=2:1", "classes", "give LABEL:WEIGHT"),
+  (run_classifier, "--output_dir={world}/vocab.txt/x", "disk", "Not a dir"),
+  (run_classifier, "--num_replicas=3", "batches", "among 3 replicas"),
+  (run_squad, "--train_batch_size=99", "windows", "not enough for one step"),
+  (run_ner, "--train_file={world}/vocab.txt", "sentences", "without tags"),
+  (run_embeddings, "--matryoshka_dims=9", "vectors", "must be 8"),
+  (run_reranker, "--teacher={world}/trained", "models", "holds no model"),
+  (run_pretraining, "--input_file={world}/dev.tsv", "data", "dev.tsv: "),
+  (extract_features, "--init_checkpoint={world}/mrpc", "model", "a folder"),
+  (create_pretraining_data, "--input_file=/dev/null", "text", "no text"),
 )
 def test_invalid_input_fails_the_step_that_reads_it(
   dry_run, script, flags, step, expected
@@ -124,12 +121,11 @@ def test_truncated_examples_are_a_warning(caplog):
   assert "50.0% are truncated, by 99 tokens on average" in caplog.text
 
 
-@pytest.mark.parametrize("num_pieces", [2, 3])
+@parametrize("num_pieces", 2, 3)
 def test_words_of_many_pieces_are_a_warning(num_pieces, caplog):
   caplog.set_level("INFO")
-  tokenizer = tokenization.FullTokenizer(
-    dict(zip(["[CLS]", "[SEP]", "a", "##b", "."], range(5)))
-  )
+  vocab = dict(zip(["[CLS]", "[SEP]", "a", "##b", "."], range(5)))
+  tokenizer = tokenization.FullTokenizer(vocab)
   ids = [0, 2, *[3] * (num_pieces - 1), 4, 1, 0, 0]  # the last two are padding
   example = example_checks.Encoded(ids, len(ids) - 2)
   example_checks.check_encoded([example], 9, 1, tokenizer)
@@ -137,14 +133,13 @@ def test_words_of_many_pieces_are_a_warning(num_pieces, caplog):
   assert ("know the language" in caplog.text) == (num_pieces > 2.2)
 
 
-@pytest.mark.parametrize("do_lower_case", [False, True])
+@parametrize("do_lower_case", False, True)
 def test_texts_with_other_ids_when_composed_are_a_warning(
   do_lower_case, caplog
 ):
   vocab = ["[UNK]", "[CLS]", "[SEP]", "caf\u00e9", "cafe"]
-  tokenizer = tokenization.FullTokenizer(
-    dict(zip(vocab, range(5))), do_lower_case
-  )
+  vocab = dict(zip(vocab, range(5)))
+  tokenizer = tokenization.FullTokenizer(vocab, do_lower_case)
   texts = ["caf\u00e9", "cafe", "cafe\u0301", "\u212b"]  # the last is unknown
   example_checks.check_encoded([], 9, 4, tokenizer, texts)
   # Without marks, both forms are the same.
@@ -152,14 +147,12 @@ def test_texts_with_other_ids_when_composed_are_a_warning(
   assert (expected in caplog.text) != do_lower_case
 
 
-@pytest.mark.parametrize("count", [0, 2000, 2001, 9000])
+@parametrize("count", 0, 2000, 2001, 9000)
 def test_sample_has_at_most_the_requested_size(count):
   assert min(count, 1000) <= len(example_checks.sample(range(count))) <= 2000
 
 
-@pytest.mark.parametrize(
-  ("bad", "expected"), [([3, 9], "id 9"), ([-1], "id -1")]
-)
+@parametrize("bad, expected", ([3, 9], "id 9"), ([-1], "id -1"))
 def test_ids_out_of_range_are_refused(bad, expected):
   example_checks.check_ids([0, 8], 9, "x")
   with pytest.raises(InputError, match=f"^x: has the {expected}"):
@@ -172,15 +165,13 @@ def test_too_little_disk_space_is_refused(monkeypatch):
   assert_refused("--keep_checkpoint_max", files.check_disk, "out", 6)
 
 
-@pytest.mark.parametrize(
-  ("flags", "num_steps", "expected"),
-  [
-    # The checkpoints kept, and the one being written.
-    ({}, 5, 2 * 12),
-    ({}, 15, 3 * 12),
-    ({}, 1000, 3 * 12),
-    ({"eval_steps": 100, "keep_checkpoint_max": 7}, 1000, 8 * 12 + 2 * 4),
-  ],
+@parametrize(
+  "flags, num_steps, expected",
+  # The checkpoints kept, and the one being written.
+  ({}, 5, 2 * 12),
+  ({}, 15, 3 * 12),
+  ({}, 1000, 3 * 12),
+  ({"eval_steps": 100, "keep_checkpoint_max": 7}, 1000, 8 * 12 + 2 * 4),
 )
 def test_checkpoint_bytes_count_checkpoints(flags, num_steps, expected):
   settings = option.make(ClassifierSettings, save_checkpoints_steps=10, **flags)
@@ -217,13 +208,11 @@ def estimate(monkeypatch):
   return estimate
 
 
-@pytest.mark.parametrize(
-  ("devices", "batch_size", "num_sharing"),
-  [
-    ({}, 64, 1),
-    ({"replicas": Replicas(4, on_gpu=True)}, 16, 1),
-    ({"replicas": Replicas(4)}, 16, 4),
-  ],
+@parametrize(
+  "devices, batch_size, num_sharing",
+  ({}, 64, 1),
+  ({"replicas": Replicas(4, on_gpu=True)}, 16, 1),
+  ({"replicas": Replicas(4)}, 16, 4),
 )
 def test_memory_check_uses_the_batch_of_a_replica(
   monkeypatch, tmp_path, estimate, devices, batch_size, num_sharing
@@ -256,7 +245,6 @@ def test_disk_and_time_are_of_the_runs_of_all_seeds(monkeypatch, estimate, log):
 def test_too_little_memory_names_what_helps(caplog):
   training_checks.check_memory(6 * 10**9, 4 * 10**9)
   (message,) = caplog.messages
-  assert message.startswith(
-    "memory: needs up to 6.0 GB, only 4.0 GB free. Give"
-  )
+  fault = "memory: needs up to 6.0 GB, only 4.0 GB free. Give"
+  assert message.startswith(fault)
   assert "--memory_gb=4," in message

@@ -5,6 +5,7 @@ import os
 import pytest
 import tensorflow.compat.v1 as tf
 import tensorflow.compat.v2 as tf2
+from parametrize import parametrize
 
 from bertlib.reporting import run_report
 
@@ -47,7 +48,7 @@ def test_later_value_of_a_step_written_twice_is_used(tmp_path):
   assert found == {"a": [(1, 1.0), (2, 9.0), (3, 8.0)]}
 
 
-@pytest.mark.parametrize("num_lost", [1, 20])
+@parametrize("num_lost", 1, 20)
 def test_incomplete_record_ends_its_file(tmp_path, num_lost):
   write_events(tmp_path, (1, 1, {"a": 1.0}), (2, 2, {"a": 2.0}))
   (path,) = tmp_path.iterdir()

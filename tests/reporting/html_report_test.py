@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from html_pages import Page, rows_of
+from parametrize import parametrize
 
 from bertlib.reporting import html_report
 from bertlib.reporting.html_report import Section
@@ -77,8 +78,8 @@ def test_characters_that_reorder_or_break_text_are_escaped(text):
     assert kind in ("L", "R", "AL") or kind[:2] not in ("LR", "RL", "FS", "PD")
 
 
-@pytest.mark.parametrize(
-  "text", ["</title></style><script>alert(1)</script> & \"'", "$x \0\n\ud800"]
+@parametrize(
+  "text", "</title></style><script>alert(1)</script> & \"'", "$x \0\n\ud800"
 )
 def test_any_text_is_escaped_everywhere(tmp_path, text):
   page = Page(written(tmp_path, text, sections(text), html_report.note(text)))
@@ -87,14 +88,12 @@ def test_any_text_is_escaped_everywhere(tmp_path, text):
   assert page.texts("h2")[1:] + page.texts("td")[:1] == [shown] * 3
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "text",
-  [
-    "Prix\u202f: 12",
-    "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
-    "\U0001f469\u200d\U0001f4bb",
-    "a\tb\n",
-  ],
+  "Prix\u202f: 12",
+  "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+  "\U0001f469\u200d\U0001f4bb",
+  "a\tb\n",
   ids=["narrow space", "Persian", "emoji", "tab"],
 )
 def test_characters_of_ordinary_text_stay(text):
@@ -113,20 +112,18 @@ def test_table_has_a_column_per_key_and_numbers_on_the_right():
   assert kinds == [None, "number", "number", None]
 
 
-@pytest.mark.parametrize(
-  ("value", "text"),
-  [
-    (0.123456, "0.1235"),
-    (1.0, "1.0000"),
-    (12345.6, "12345.60"),
-    (2e-5, "2e-05"),
-    (math.nan, "nan"),
-    (-math.inf, "-inf"),
-    (np.float32(0.25), "0.2500"),
-    (np.int64(3), "3"),
-    (True, "True"),
-    (None, "–"),
-  ],
+@parametrize(
+  "value, text",
+  (0.123456, "0.1235"),
+  (1.0, "1.0000"),
+  (12345.6, "12345.60"),
+  (2e-5, "2e-05"),
+  (math.nan, "nan"),
+  (-math.inf, "-inf"),
+  (np.float32(0.25), "0.2500"),
+  (np.int64(3), "3"),
+  (True, "True"),
+  (None, "–"),
 )
 def test_numbers_have_about_four_digits(value, text):
   assert html_report.format_value(value) == text
@@ -143,16 +140,14 @@ def test_lines_are_named_with_their_last_values():
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(
+@parametrize(
   "values",
-  [
-    [0.5],
-    [math.nan],
-    [math.inf, -math.inf] * 200,
-    [1e38, -1e38] * 150,
-    [1e-8, 2e-8],
-    [12345678, 12345679],
-  ],
+  [0.5],
+  [math.nan],
+  [math.inf, -math.inf] * 200,
+  [1e38, -1e38] * 150,
+  [1e-8, 2e-8],
+  [12345678, 12345679],
 )
 def test_extreme_values_are_drawn_without_a_warning(values):
   assert pictures(html_report.curves("", {"odd": points(values)}, 3))

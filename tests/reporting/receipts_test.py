@@ -12,6 +12,7 @@ import sys
 import commands
 import pytest
 import run_folders
+from parametrize import parametrize
 from refused import assert_refused
 
 from bertlib.cli import command_line, option
@@ -79,8 +80,8 @@ def test_files_have_the_first_use_that_is_named(tmp_path, monkeypatch):
   }
 
 
-@pytest.mark.parametrize("text", ['{"given": [', '{"given": []}', "[]"])
-@pytest.mark.parametrize("do_train", [True, False])
+@parametrize("text", '{"given": [', '{"given": []}', "[]")
+@parametrize("do_train", True, False)
 def test_a_malformed_receipt_is_refused(start, tmp_path, text, do_train):
   (tmp_path / "run.json").write_text(text)
   (tmp_path / "run.flags").write_text("--seed=1")
@@ -96,7 +97,7 @@ def test_a_receipt_is_strict_json(start, tmp_path):
   assert receipt["results"] == {"eval_pearson": None, "best_f1_thresh": None}
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+@parametrize("kind", "pipe", "device", "folder")
 def test_only_regular_files_are_read(tmp_path, kind):
   path = tmp_path / kind
   make = {"pipe": os.mkfifo, "folder": os.mkdir}
@@ -189,17 +190,15 @@ def parse(settings, *given):
   return option.read_flags(settings, values)
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "given",
-  [
-    ['--data_dir=a folder/b\'s "c"', "--learning_rate=3e-05"],
-    ["--labels=a b,'c',,\"d,e\""],
-    ["--data_dir=# none", "--vocab_file=-x=--y"],
-    ["--precision=auto"],
-    ["--nodo_lower_case", "--init_checkpoint=", "--precision=float32"],
-    ["--data_dir=für/f\u3000r"],
-    ["--data_dir=$HOME/\\n"],
-  ],
+  ['--data_dir=a folder/b\'s "c"', "--learning_rate=3e-05"],
+  ["--labels=a b,'c',,\"d,e\""],
+  ["--data_dir=# none", "--vocab_file=-x=--y"],
+  ["--precision=auto"],
+  ["--nodo_lower_case", "--init_checkpoint=", "--precision=float32"],
+  ["--data_dir=für/f\u3000r"],
+  ["--data_dir=$HOME/\\n"],
 )
 def test_flags_of_a_training_are_those_given(tmp_path, given):
   settings = ClassifierSettings
@@ -274,15 +273,13 @@ def resume(tmp_path, caplog):
   return resume
 
 
-@pytest.mark.parametrize(
-  ("now", "named"),
-  [
-    ({"train.tsv": "1", "dev.tsv": "2"}, None),
-    ({"train.tsv": "1", "dev.tsv": "changed", "test.tsv": "new"}, None),
-    ({"train.tsv": "changed", "dev.tsv": "2"}, "train.tsv"),
-    ({"train.tsv": "1", "train-2.tsv": "3", "dev.tsv": "2"}, "train-2.tsv"),
-    ({"dev.tsv": "2"}, "train.tsv"),
-  ],
+@parametrize(
+  "now, named",
+  ({"train.tsv": "1", "dev.tsv": "2"}, None),
+  ({"train.tsv": "1", "dev.tsv": "changed", "test.tsv": "new"}, None),
+  ({"train.tsv": "changed", "dev.tsv": "2"}, "train.tsv"),
+  ({"train.tsv": "1", "train-2.tsv": "3", "dev.tsv": "2"}, "train-2.tsv"),
+  ({"dev.tsv": "2"}, "train.tsv"),
 )
 def test_resuming_with_other_data_is_said(resume, now, named):
   warnings = resume({"train.tsv": "1", "dev.tsv": "2"}, now)
@@ -310,18 +307,16 @@ def test_a_receipt_of_a_training_of_version_0_23_is_compared(tmp_path, caplog):
   assert "was trained with seed 3, now 12345" in arithmetic
 
 
-@pytest.mark.parametrize(
-  ("before", "now", "flags", "named"),
-  [
-    ({}, {}, {}, None),
-    ({"threads": 2}, {"threads": 1}, {}, "threads 2, now 1"),
-    ({"onednn": False}, {"onednn": True}, {}, "onednn False, now True"),
-    ({"cpu": "a"}, {"cpu": "b"}, {}, None),
-    ({"threads": None, "onednn": None}, {}, {}, None),  # of earlier versions
-    ({}, {}, {"train_batch_size": 8}, "train_batch_size 32, now 8"),
-    ({}, {}, {"seed": 5}, "seed 12345, now 5"),
-    ({}, {}, {"save_checkpoints_steps": 5}, None),
-  ],
+@parametrize(
+  "before, now, flags, named",
+  ({}, {}, {}, None),
+  ({"threads": 2}, {"threads": 1}, {}, "threads 2, now 1"),
+  ({"onednn": False}, {"onednn": True}, {}, "onednn False, now True"),
+  ({"cpu": "a"}, {"cpu": "b"}, {}, None),
+  ({"threads": None, "onednn": None}, {}, {}, None),  # of earlier versions
+  ({}, {}, {"train_batch_size": 8}, "train_batch_size 32, now 8"),
+  ({}, {}, {"seed": 5}, "seed 12345, now 5"),
+  ({}, {}, {"save_checkpoints_steps": 5}, None),
 )
 def test_resuming_with_other_arithmetic_is_said(
   before, now, flags, named, resume, monkeypatch, caplog

@@ -9,6 +9,7 @@ import pytest
 import run_folders
 from event_files_test import write_events
 from html_pages import Page, rows_of
+from parametrize import parametrize
 
 from bertlib.cli import option
 from bertlib.hardware.devices import Devices
@@ -68,10 +69,8 @@ def report(run, found=None, num_examples=None):
 
 def rows_under(page, title):
   """Cells of the rows below the heads of a table."""
-  _, *rows = rows_of(
-    page.partition(f"<h2>{title}</h2>")[2].partition("</section>")[0]
-  )
-  return rows
+  section = page.partition(f"<h2>{title}</h2>")[2].partition("</section>")[0]
+  return rows_of(section)[1:]
 
 
 def test_settings_are_what_the_run_was_made_with(make_run):
@@ -88,24 +87,20 @@ def test_settings_are_what_the_run_was_made_with(make_run):
   ]
 
 
-@pytest.mark.parametrize(
-  ("gpus", "text"), [(["H200"], "H200"), (["A", "B", "A"], "2 × A, B")]
-)
+@parametrize("gpus, text", (["H200"], "H200"), (["A", "B", "A"], "2 × A, B"))
 def test_gpus_are_the_device(make_run, gpus, text):
   receipt = RECEIPT | {"device": {**RECEIPT["device"], "gpus": gpus}}
   page = report(make_run(receipt=receipt))
   assert ["device", text] in rows_under(page, "Settings")
 
 
-@pytest.mark.parametrize(
-  ("metrics", "shown"),
-  [
-    (("accuracy", "f1", "loss"), "accuracy"),
-    (("f1", "accuracy"), "f1"),
-    (("loss", "f1"), "f1"),
-    (("best_f1", "accuracy"), "accuracy"),
-    (("not_computed", "f1"), "f1"),
-  ],
+@parametrize(
+  "metrics, shown",
+  (("accuracy", "f1", "loss"), "accuracy"),
+  (("f1", "accuracy"), "f1"),
+  (("loss", "f1"), "f1"),
+  (("best_f1", "accuracy"), "accuracy"),
+  (("not_computed", "f1"), "f1"),
 )
 def test_the_primary_metric_comes_first(make_run, metrics, shown):
   results = {"eval_accuracy": 0.75, "eval_f1": 0.5, "best_f1": 0.9, "loss": 1.0}
@@ -171,7 +166,7 @@ def test_losses_are_in_one_picture_with_the_best_step(make_run, tmp_path):
   assert "best accuracy, step 1." in page
 
 
-@pytest.mark.parametrize("script", ["run_classifier", "run_pretraining"])
+@parametrize("script", "run_classifier", "run_pretraining")
 def test_the_command_to_predict_needs_the_folder_and_its_input(script):
   folder = "a model's folder; $HOME"
   ((_, shown),) = run_report.predict_command(task_record.find(script), folder)
@@ -185,16 +180,14 @@ def test_the_command_to_predict_needs_the_folder_and_its_input(script):
   assert run_report.predict_command(TaskRecord("a_script"), folder) == []
 
 
-@pytest.mark.parametrize(
-  ("answers", "gold", "collapsed"),
-  [
-    (["yes"] * 20, None, True),
-    (["yes"] * 19, None, False),  # may be chance
-    (["yes"] * 19 + ["no"], None, False),
-    (["yes"] * 3, ["yes", "no", "no"], True),
-    (["yes"] * 3, ["no"] * 3, False),
-    ([], [], False),
-  ],
+@parametrize(
+  "answers, gold, collapsed",
+  (["yes"] * 20, None, True),
+  (["yes"] * 19, None, False),  # may be chance
+  (["yes"] * 19 + ["no"], None, False),
+  (["yes"] * 3, ["yes", "no", "no"], True),
+  (["yes"] * 3, ["no"] * 3, False),
+  ([], [], False),
 )
 def test_equal_predictions_are_described(answers, gold, collapsed):
   sections = run_report.collapse_warning(answers, gold)

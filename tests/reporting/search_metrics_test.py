@@ -5,6 +5,7 @@ import pytest
 import reference_data
 import run_outputs
 import tensorflow.compat.v1 as tf
+from parametrize import parametrize
 
 from bertlib.data import beir
 from bertlib.io import result_files
@@ -32,7 +33,7 @@ def evaluate(relevance, rankings):
   return {name.removeprefix("eval_"): value for name, value in found.items()}
 
 
-@pytest.mark.parametrize("query", sorted(set(GOLDEN["metrics"]) - {"q6"}))
+@parametrize("query", *sorted(set(GOLDEN["metrics"]) - {"q6"}))
 def test_metrics_of_a_query_equal_trec_eval(query):
   judgments = {query: GOLDEN["judgments"][query]}
   expected = GOLDEN["metrics"][query]
@@ -48,15 +49,13 @@ def test_metrics_are_means_over_queries_with_relevant_documents():
     assert value == pytest.approx(sum(found) / 7, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-  ("gains", "ranking", "ndcg", "mrr", "recalls", "average"),
-  [
-    # The ideal ranking of 20 documents.
-    (IDEAL, ranked(IDEAL), 1.0, 1.0, (1 / 20, 10 / 20, 1.0), 1.0),
-    # Rank 11 is beyond 10.
-    ({"9": 1}, [*"0123456789"], 1 / np.log2(11), 0.1, (0.0, 1.0, 1.0), 0.1),
-    ({"10": 1}, [str(i) for i in range(11)], 0.0, 0.0, (0.0, 0.0, 1.0), 1 / 11),
-  ],
+@parametrize(
+  "gains, ranking, ndcg, mrr, recalls, average",
+  # The ideal ranking of 20 documents.
+  (IDEAL, ranked(IDEAL), 1.0, 1.0, (1 / 20, 10 / 20, 1.0), 1.0),
+  # Rank 11 is beyond 10.
+  ({"9": 1}, [*"0123456789"], 1 / np.log2(11), 0.1, (0.0, 1.0, 1.0), 0.1),
+  ({"10": 1}, [str(i) for i in range(11)], 0.0, 0.0, (0.0, 0.0, 1.0), 1 / 11),
 )
 def test_metrics_of_one_ranking(gains, ranking, ndcg, mrr, recalls, average):
   actual = evaluate({"q": gains}, {"q": ranking})
@@ -65,7 +64,7 @@ def test_metrics_of_one_ranking(gains, ranking, ndcg, mrr, recalls, average):
   assert actual == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("name", search_report.METRICS)
+@parametrize("name", *search_report.METRICS)
 def test_names_pass_through_results_files_and_tensorboard(name, tmp_path):
   names = [f"eval_{name}", f"eval_{name}_64"]
   path = str(tmp_path / "eval_results.txt")

@@ -4,19 +4,18 @@ import math
 
 import numpy as np
 import pytest
+from parametrize import parametrize
 
 from bertlib.reporting import statistics
 
 pytestmark = pytest.mark.unit
 
 
-@pytest.mark.parametrize(
-  ("num_correct", "num_examples", "ends"),
-  [
-    (81, 263, (0.2553, 0.3662)),
-    (0, 20, (0.0, 0.1611)),
-    (1, 29, (0.0061, 0.1718)),
-  ],
+@parametrize(
+  "num_correct, num_examples, ends",
+  (81, 263, (0.2553, 0.3662)),
+  (0, 20, (0.0, 0.1611)),
+  (1, 29, (0.0061, 0.1718)),
 )
 def test_intervals_are_those_of_newcombe_1998(num_correct, num_examples, ends):
   found = statistics.fraction_interval(np.arange(num_examples) < num_correct)
@@ -58,7 +57,7 @@ def test_means_without_an_interval(values):
   assert statistics.bootstrap(np.mean, np.array(values)) is None
 
 
-@pytest.mark.parametrize(("width", "num_resamples"), [(20, 50), (30, 0)])
+@parametrize("width, num_resamples", (20, 50), (30, 0))
 def test_large_data_sets_have_fewer_resamples_or_none(width, num_resamples):
   values = []
 
@@ -70,9 +69,7 @@ def test_large_data_sets_have_fewer_resamples_or_none(width, num_resamples):
   assert values == [50_000] * num_resamples
 
 
-@pytest.mark.parametrize(
-  ("first_only", "other_only"), [(0, 0), (1, 0), (3, 9), (9, 3), (20, 20)]
-)
+@parametrize("first_only, other_only", (0, 0), (1, 0), (3, 9), (9, 3), (20, 20))
 def test_p_value_is_that_of_a_fair_coin(first_only, other_only):
   first = [True] * first_only + [False] * other_only + [True] * 50 + [False]
   other = [False] * first_only + [True] * other_only + [True] * 50 + [False]
@@ -83,21 +80,19 @@ def test_p_value_is_that_of_a_fair_coin(first_only, other_only):
   assert test.p_value == pytest.approx(min(1.0, 2 * tail))
 
 
-@pytest.mark.parametrize(
-  ("gold", "first", "other", "counts"),
-  [
-    # Correct are [1, 1, 0, 0] and [1, 0, 0, 1].
-    ([*"aabb"], [*"aaaa"], [*"abab"], (1, 1)),
-    # All labels have to be correct, in any order.
-    (
-      [["a", "b"], ["a"], [], ["b"]],
-      [["b", "a"], ["a", "b"], [], []],
-      [["a"], ["a"], ["b"], []],
-      (2, 1),
-    ),
-    ([1.0, 2.0], [1.0, 2.0], [1.0, 3.0], None),
-    ([], [], [], None),
-  ],
+@parametrize(
+  "gold, first, other, counts",
+  # Correct are [1, 1, 0, 0] and [1, 0, 0, 1].
+  ([*"aabb"], [*"aaaa"], [*"abab"], (1, 1)),
+  # All labels have to be correct, in any order.
+  (
+    [["a", "b"], ["a"], [], ["b"]],
+    [["b", "a"], ["a", "b"], [], []],
+    [["a"], ["a"], ["b"], []],
+    (2, 1),
+  ),
+  ([1.0, 2.0], [1.0, 2.0], [1.0, 3.0], None),
+  ([], [], [], None),
 )
 def test_labels_are_right_or_wrong_numbers_neither(gold, first, other, counts):
   test = statistics.compare_answers(gold, first, other)

@@ -1,6 +1,7 @@
 """Tests of the records of the tasks."""
 
 import pytest
+from parametrize import parametrize
 
 import run_classifier
 import run_embeddings
@@ -14,12 +15,10 @@ from bertlib.task import task_record
 pytestmark = pytest.mark.unit
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "script",
-  [
-    *(run_classifier, run_embeddings, run_ner),
-    *(run_pretraining, run_reranker, run_squad),
-  ],
+  *(run_classifier, run_embeddings, run_ner),
+  *(run_pretraining, run_reranker, run_squad),
   ids=lambda script: script.__name__,
 )
 def test_the_record_of_a_script_is_found_by_its_name(script):
@@ -35,7 +34,7 @@ def test_the_record_of_a_script_is_found_by_its_name(script):
   assert record.problem({"script": record.script, **labels}) is None
 
 
-@pytest.mark.parametrize("script", [None, "", "examples.two_heads"])
+@parametrize("script", None, "", "examples.two_heads")
 def test_other_scripts_have_no_record(script):
   assert task_record.find(script) is None
 

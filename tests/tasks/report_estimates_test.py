@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from parametrize import parametrize
 
 from bertlib.data import beir
 from bertlib.data.text_groups import Example
@@ -74,7 +75,7 @@ def test_a_tagger_has_intervals_over_sentences(draw):
   check_intervals(found, scores, ("f1", "recall", "accuracy"))
 
 
-@pytest.mark.parametrize("exact", ["exact", "exact_match"])
+@parametrize("exact", "exact", "exact_match")
 def test_answers_have_intervals_in_percent(draw, exact):
   scores = [Score(float(f > 0.6), f) for f in draw.random(NUM_EXAMPLES)]
   results = {"f1": 100 * np.mean([s.f1 for s in scores])}

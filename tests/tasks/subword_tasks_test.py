@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tiny_subword
+from parametrize import parametrize
 from refused import refusal
 
 from bertlib.data import subword_tokenizer, vocabulary
@@ -37,13 +38,12 @@ def windows_of(tokenizer, context, *answers):
 
 
 def decoded(tokenizer, examples, windows, logits):
-  finder = squad_decoding.AnswerFinder(
-    examples, windows, logits, False, tokenizer
-  )
+  arguments = examples, windows, logits, False, tokenizer
+  finder = squad_decoding.AnswerFinder(*arguments)
   return squad_decoding.find_answers(finder, AnswerSettings()).predictions["q"]
 
 
-@pytest.mark.parametrize("answer", ["don't play", "naïve cafés", "ran", "cat"])
+@parametrize("answer", "don't play", "naïve cafés", "ran", "cat")
 def test_answers_are_given_back_as_the_paragraph_has_them(tokenizer, answer):
   at = squad_files.Answer(answer, CONTEXT.index(answer))
   examples, windows = windows_of(tokenizer, CONTEXT, at)
@@ -71,7 +71,7 @@ def test_an_answer_has_the_marks_of_its_last_letter():
   assert decoded(tokenizer, examples, windows, logits) == "cafe\u0301"
 
 
-@pytest.mark.parametrize("has_spaces", [False, True])
+@parametrize("has_spaces", False, True)
 def test_tokens_that_continue_a_word_are_marked(tokenizer, has_spaces):
   marking = pretraining_text.WordMarkingTokenizer(tokenizer, has_spaces)
   text = "she sat on the mat"

@@ -19,6 +19,7 @@ import pytest
 import run_outputs
 import tensorflow.compat.v1 as tf
 import tiny_pretraining
+from parametrize import parametrize
 from refused import assert_refused
 
 import run_pretraining
@@ -53,14 +54,7 @@ def numbered(tmp_path):
 
 
 @pytest.mark.graph
-@pytest.mark.parametrize(
-  "options",
-  [
-    {},
-    {"by_length": True},
-    {"streams": True},
-  ],
-)
+@parametrize("options", {}, {"by_length": True}, {"streams": True})
 def test_traced_batch_is_that_of_its_step(numbered, options):
   files, locations = numbered
 
@@ -219,13 +213,11 @@ def test_failed_save_keeps_the_earlier_checkpoints(tmp_path, monkeypatch):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-  ("number", "times", "after", "status"),
-  [
-    (signal.SIGTERM, 2, None, 143),
-    # The next one ends the process.
-    (signal.SIGINT, 1, signal.SIG_DFL, 130),
-  ],
+@parametrize(
+  "number, times, after, status",
+  (signal.SIGTERM, 2, None, 143),
+  # The next one ends the process.
+  (signal.SIGINT, 1, signal.SIG_DFL, 130),
 )
 def test_a_signal_saves_and_then_stops(tmp_path, number, times, after, status):
   before, listener = signal.getsignal(number), Listener()
@@ -276,8 +268,8 @@ def test_only_the_main_thread_handles_signals():
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize(
-  ("name", "value"), [("loss", np.nan), ("loss", np.inf), ("norm", -np.inf)]
+@parametrize(
+  "name, value", ("loss", np.nan), ("loss", np.inf), ("norm", -np.inf)
 )
 def test_nan_or_inf_aborts_before_saving(tmp_path, name, value):
   with pytest.raises(InputError, match=f"^step 6: .*{name} {value}"):
@@ -287,12 +279,10 @@ def test_nan_or_inf_aborts_before_saving(tmp_path, name, value):
     np.testing.assert_array_equal(saved[name], np.float32(value))
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "params",
-  [
-    {"norm": nan_at(2, np.inf), "finite": ["loss"]},
-    {"added": nan_at(2, 1e30)},  # the square of the weight overflows
-  ],
+  {"norm": nan_at(2, np.inf), "finite": ["loss"]},
+  {"added": nan_at(2, 1e30)},  # the square of the weight overflows
 )
 def test_value_that_may_be_infinite_does_not_stop_training(tmp_path, params):
   train(tmp_path, 3, params=params)
@@ -307,9 +297,8 @@ def test_weights_with_inf_are_not_saved(tmp_path):
 
 def test_weights_with_nan_cannot_be_trained_further(tmp_path):
   path = str(tmp_path / "model.ckpt-3")
-  checkpoint_files.write_variables(
-    path, {"weight": np.float32(np.nan), "global_step": np.int64(3)}
-  )
+  values = {"weight": np.float32(np.nan), "global_step": np.int64(3)}
+  checkpoint_files.write_variables(path, values)
   tf.train.update_checkpoint_state(str(tmp_path), path)
   assert_refused(rf"^{path}: weight contains NaN", train, tmp_path, 9)
 
@@ -422,9 +411,8 @@ def test_full_disk_is_an_error_of_one_line(workspace):
 def test_nan_loss_names_step_and_records(workspace):
   folder = workspace / "lost"
   diverging = {"learning_rate": 1e38, "num_warmup_steps": 0}
-  message = commands.fail(
-    "run_pretraining.py", *pretraining(workspace, "lost", **diverging)
-  )
+  flags = pretraining(workspace, "lost", **diverging)
+  message = commands.fail("run_pretraining.py", *flags)
   step = int(re.search(r": step (\d+): loss (nan|inf)", message)[1])
   sizes = tiny_pretraining.SEQ_LENGTH, tiny_pretraining.NUM_PREDICTIONS
   files = sorted(map(str, workspace.glob("train-*.tfrecord")))

@@ -9,6 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 import tiny_model
 from modeling_test import weight_of
+from parametrize import parametrize
 
 import modeling
 import optimization
@@ -114,12 +115,10 @@ def assert_same_steps(found, expected):
 
 
 @pytest.mark.train
-@pytest.mark.parametrize(
-  ("num_micro_batches", "compute"),
-  [
-    (2, FastCompute()),
-    (4, FastCompute(unpad=True, jit_compile=True, recompute=True)),
-  ],
+@parametrize(
+  "num_micro_batches, compute",
+  (2, FastCompute()),
+  (4, FastCompute(unpad=True, jit_compile=True, recompute=True)),
 )
 def test_micro_batches_equal_the_whole_batch(num_micro_batches, compute):
   split = take_four_steps(compute, num_micro_batches=num_micro_batches)
@@ -135,13 +134,11 @@ LAMB = {"optimizer": "lamb", "epsilon": 1e-3, "layer_decay": 0.8}
 
 
 @pytest.mark.train
-@pytest.mark.parametrize(
-  ("make_scale", "options"),
-  [
-    (LossScale, ADAM),
-    (LossScale, {**LAMB, "frozen": Frozen(1, True), "jit_compile": True}),
-    (lambda: FixedLossScale(2.0**15), ADAM),
-  ],
+@parametrize(
+  "make_scale, options",
+  (LossScale, ADAM),
+  (LossScale, {**LAMB, "frozen": Frozen(1, True), "jit_compile": True}),
+  (lambda: FixedLossScale(2.0**15), ADAM),
 )
 def test_scaled_micro_batches_equal_the_whole_batch(make_scale, options):
   split = take_four_steps(FastCompute(), make_scale, 4, **options)
@@ -169,7 +166,7 @@ def test_frozen_weights_are_bitwise_unchanged_and_have_no_moments():
   assert len(trained) == 20
 
 
-@pytest.mark.parametrize("recompute, num_parts", [(False, 1), (True, 2)])
+@parametrize("recompute, num_parts", (False, 1), (True, 2))
 def test_gradients_end_above_the_frozen_layers(recompute, num_parts):
   def trained_parts(frozen):
     """Parts of the model for which the graph computes gradients."""
@@ -220,14 +217,12 @@ def tied_loss(batch, index):
   return loss + tf.reduce_mean(tf.matmul(states, table[:1])), scalars
 
 
-@pytest.mark.parametrize("num_micro_batches", [1, 2, 4])
-@pytest.mark.parametrize(
-  ("loss_fn", "expected"),
-  [
-    # Summed by id first, it would be sqrt(1.5 ** 2 + 2 ** 2).
-    (table_loss, np.sqrt(2 * (0.75**2 + 1.0**2))),
-    (tied_loss, np.hypot(1.5 + 3.5, 2.0)),
-  ],
+@parametrize("num_micro_batches", 1, 2, 4)
+@parametrize(
+  "loss_fn, expected",
+  # Summed by id first, it would be sqrt(1.5 ** 2 + 2 ** 2).
+  (table_loss, np.sqrt(2 * (0.75**2 + 1.0**2))),
+  (tied_loss, np.hypot(1.5 + 3.5, 2.0)),
 )
 def test_the_norm_sums_gradients_of_tied_embeddings_but_not_of_repeated_ids(
   num_micro_batches, loss_fn, expected
@@ -280,17 +275,15 @@ class ScaledTraining:
     return session.run(self._variables)
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "options",
-  [
-    StepOptions(),
-    StepOptions(jit_compile=True),
-    StepOptions(optimizer="adam", clip_norm=None),
-    StepOptions(optimizer="lamb"),
-    StepOptions(optimizer="lamb", clip_norm=None, jit_compile=True),
-  ],
+  StepOptions(),
+  StepOptions(jit_compile=True),
+  StepOptions(optimizer="adam", clip_norm=None),
+  StepOptions(optimizer="lamb"),
+  StepOptions(optimizer="lamb", clip_norm=None, jit_compile=True),
 )
-@pytest.mark.parametrize("factor", [np.inf, -np.inf, np.nan])
+@parametrize("factor", np.inf, -np.inf, np.nan)
 def test_step_with_nan_or_inf_changes_no_weight(session, factor, options):
   scaled = ScaledTraining(options, initial=1024.0)
   session.run(tf.global_variables_initializer())
@@ -304,19 +297,17 @@ def test_step_with_nan_or_inf_changes_no_weight(session, factor, options):
   assert {"w", "w/adam_m", "w/adam_v"} < set(before)
 
 
-@pytest.mark.parametrize(
-  ("constants", "factors", "scales"),
-  [
-    (
-      {"initial": 8.0, "num_good_steps": 3},
-      [1, 1, 1, 1, INF, 1, 1, 1, 1],
-      [8, 8, 16, 16, 8, 8, 8, 16, 16],
-    ),
-    ({"initial": 2.0}, [INF] * 3, [1.0] * 3),
-    # Only the scaled gradient overflows, and its norm first, which is limited
-    # by the square root of the largest float32, 3.4e38.
-    ({"initial": 2.0**15}, [1e17, 1e10], [2.0**14] * 2),
-  ],
+@parametrize(
+  "constants, factors, scales",
+  (
+    {"initial": 8.0, "num_good_steps": 3},
+    [1, 1, 1, 1, INF, 1, 1, 1, 1],
+    [8, 8, 16, 16, 8, 8, 8, 16, 16],
+  ),
+  ({"initial": 2.0}, [INF] * 3, [1.0] * 3),
+  # Only the scaled gradient overflows, and its norm first, which is limited
+  # by the square root of the largest float32, 3.4e38.
+  ({"initial": 2.0**15}, [1e17, 1e10], [2.0**14] * 2),
 )
 def test_the_scale_halves_and_doubles(session, constants, factors, scales):
   scaled = ScaledTraining(**constants)

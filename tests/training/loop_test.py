@@ -11,6 +11,7 @@ import pytest
 import run_outputs
 import tensorflow.compat.v1 as tf
 import tiny_classifier
+from parametrize import parametrize
 
 import run_classifier
 from bertlib.checkpoints import checkpoint_files
@@ -31,21 +32,19 @@ PAIRS = [(a, b) for a, b, _ in tiny_classifier.SENTENCES * 2]
 EVALUATION = ["--eval_steps=2", "--patience=2", "--best_metric=eval_loss"]
 
 
-@pytest.mark.parametrize(
-  ("metric", "score", "than", "better"),
-  [
-    ("f1", 0.5, None, True),
-    ("f1", 0.5, 0.4, True),
-    ("f1", 0.5, 0.5, False),
-    ("loss", 0.4, 0.5, True),
-    ("masked_lm_loss", 0.5, 0.5, False),
-    ("f1", math.nan, None, False),
-    ("f1", math.nan, 0.5, False),
-    ("loss", math.nan, 0.5, False),
-    ("f1", 0.0, math.nan, True),
-    ("loss", 9.0, math.nan, True),
-    ("mae", 0.4, 0.5, True),
-  ],
+@parametrize(
+  "metric, score, than, better",
+  ("f1", 0.5, None, True),
+  ("f1", 0.5, 0.4, True),
+  ("f1", 0.5, 0.5, False),
+  ("loss", 0.4, 0.5, True),
+  ("masked_lm_loss", 0.5, 0.5, False),
+  ("f1", math.nan, None, False),
+  ("f1", math.nan, 0.5, False),
+  ("loss", math.nan, 0.5, False),
+  ("f1", 0.0, math.nan, True),
+  ("loss", 9.0, math.nan, True),
+  ("mae", 0.4, 0.5, True),
 )
 def test_higher_is_better_but_for_loss_and_error(metric, score, than, better):
   assert result_files.is_better(metric, score, than, ["mae"]) == better
@@ -58,9 +57,8 @@ def test_each_score_has_one_name():
   assert scores == {"loss": 0.25, "f1": 1.0, "exact_match": 50.0}
 
 
-@pytest.mark.parametrize(
-  ("metric", "best_step"),
-  [("f1", 2), ("loss", 1), ("recall", 3), ("accuracy", None)],
+@parametrize(
+  "metric, best_step", ("f1", 2), ("loss", 1), ("recall", 3), ("accuracy", None)
 )
 def test_best_row_is_the_first_with_the_best_score(metric, best_step):
   rows = [
@@ -81,16 +79,14 @@ def scores_of(folder, metric, *values, patience=0):
   return scores
 
 
-@pytest.mark.parametrize(
-  ("values", "patience", "ends_early"),
-  [
-    ([0.5, 0.4, 0.4], 0, False),  # 0 disables early stopping
-    ([], 1, False),
-    ([0.5, 0.4, 0.4], 2, True),
-    ([0.5, 0.4, 0.6], 2, False),
-    ([0.5, 0.5, 0.5], 2, True),  # equal is no improvement
-    ([math.nan, math.nan], 2, True),
-  ],
+@parametrize(
+  "values, patience, ends_early",
+  ([0.5, 0.4, 0.4], 0, False),  # 0 disables early stopping
+  ([], 1, False),
+  ([0.5, 0.4, 0.4], 2, True),
+  ([0.5, 0.4, 0.6], 2, False),
+  ([0.5, 0.5, 0.5], 2, True),  # equal is no improvement
+  ([math.nan, math.nan], 2, True),
 )
 def test_patience_counts_from_the_best(tmp_path, values, patience, ends_early):
   scores = scores_of(tmp_path, "f1", *values, patience=patience)
@@ -289,20 +285,18 @@ def test_metric_that_a_run_lacks_is_refused():
     loop.summarize_seeds("f1", results)
 
 
-@pytest.mark.parametrize(
-  ("gold", "predicted", "collapsed"),
-  [
-    (["yes", "no"], ["no", "no"], True),
-    (["yes", "no"], ["no", "yes"], False),
-    (["no", "no"], ["no", "no"], False),
-    ([["a"], ["a", "b"]], [["b"], ["b"]], True),
-    ([["a"], ["a", "b"]], [[], ["b"]], False),
-    ([["B-PER", "O"], ["O"]], [["O", "O"], ["O"]], True),
-    ([["B-PER", "O"], ["O"]], [["O", "B-PER"], ["O"]], False),
-    ([0.5, 4.0], [2.5, 2.5000001], True),
-    ([0.5, 4.0], [2.5, 2.6], False),
-    ([0.5, 4.0], [float("nan")] * 2, True),
-  ],
+@parametrize(
+  "gold, predicted, collapsed",
+  (["yes", "no"], ["no", "no"], True),
+  (["yes", "no"], ["no", "yes"], False),
+  (["no", "no"], ["no", "no"], False),
+  ([["a"], ["a", "b"]], [["b"], ["b"]], True),
+  ([["a"], ["a", "b"]], [[], ["b"]], False),
+  ([["B-PER", "O"], ["O"]], [["O", "O"], ["O"]], True),
+  ([["B-PER", "O"], ["O"]], [["O", "B-PER"], ["O"]], False),
+  ([0.5, 4.0], [2.5, 2.5000001], True),
+  ([0.5, 4.0], [2.5, 2.6], False),
+  ([0.5, 4.0], [float("nan")] * 2, True),
 )
 def test_collapse_is_seen_in_predictions(tmp_path, gold, predicted, collapsed):
   path = str(tmp_path / "eval_predictions.jsonl")
@@ -332,14 +326,12 @@ def test_statistics_with_nan_are_strict_json(tmp_path):
   assert np.isnan(read["median"]) and np.isnan(read["scores"]).all()
 
 
-@pytest.mark.parametrize(
-  ("num_warmup_steps", "flags", "words"),
-  [
-    (10, {"learning_rate": 0.0}, "--learning_rate=0: the weights will not"),
-    (51, TRAPEZOID, "--decay_proportion=0.5: the decay begins before"),
-    (50, TRAPEZOID, None),
-    (100, {"decay_proportion": 0.5}, None),
-  ],
+@parametrize(
+  "num_warmup_steps, flags, words",
+  (10, {"learning_rate": 0.0}, "--learning_rate=0: the weights will not"),
+  (51, TRAPEZOID, "--decay_proportion=0.5: the decay begins before"),
+  (50, TRAPEZOID, None),
+  (100, {"decay_proportion": 0.5}, None),
 )
 def test_a_useless_schedule_is_said(num_warmup_steps, flags, words, caplog):
   settings = option.make(OptimizerSettings, **flags)
@@ -440,9 +432,8 @@ def test_best_of_the_seeds_is_kept(workspace, main, monkeypatch, tmp_path):
   assert summary["best_seed"] == best
   reported = result_files.read_results(f"{tmp_path}/eval_results.txt")
   assert reported == results[best]
-  kept = run_outputs.read_variables(
-    checkpoint_files.trained_checkpoint(str(tmp_path))
-  )
+  path = checkpoint_files.trained_checkpoint(str(tmp_path))
+  kept = run_outputs.read_variables(path)
   trained = run_outputs.read_variables(f"{tmp_path}/seed_{best}/model.ckpt-2")
   weights = {n: value for n, value in trained.items() if "/adam_" not in n}
   run_outputs.assert_same_bits(kept, weights)

@@ -7,6 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from parametrize import parametrize
 
 import modeling
 from bertlib.checkpoints import model_folder
@@ -21,7 +22,7 @@ MINILM = modeling.BertConfig(30522, 384, 6, 12, 4 * 384, type_vocab_size=2)
 
 
 @pytest.mark.graph
-@pytest.mark.parametrize("embedding_size", [None, 8])
+@parametrize("embedding_size", None, 8)
 def test_weights_are_those_of_the_model(embedding_size):
   config = modeling.BertConfig(100, 24, 3, intermediate_size=40)
   config.embedding_size = embedding_size
@@ -44,14 +45,6 @@ def tasks(draw):
     ),
     "dtype_size": draw(st.sampled_from([2, 4])),
   }
-
-
-def with_more(task, name):
-  """The task with one more of what has this name."""
-  if name == "batch_size":
-    return task | {name: task[name] + 1}
-  shape = task["shape"]
-  return task | {"shape": shape._replace(**{name: getattr(shape, name) + 1})}
 
 
 def bytes_of(task, num_micro_batches, recompute):
@@ -85,12 +78,14 @@ def test_a_plan_is_the_fastest_that_fits(case):
 
 
 @given(task=tasks(), recompute=st.booleans())
-@pytest.mark.parametrize(
-  "name", ["batch_size", "seq_length", "num_rows", "num_predictions"]
-)
+@parametrize("name", "batch_size", "seq_length", "num_rows", "num_predictions")
 def test_a_larger_step_takes_more(name, task, recompute):
   size = step_plan.step_bytes(**task, recompute=recompute)
-  larger = with_more(task, name)
+  if name == "batch_size":
+    larger = task | {name: task[name] + 1}
+  else:
+    more = {name: getattr(task["shape"], name) + 1}
+    larger = task | {"shape": task["shape"]._replace(**more)}
   assert size < step_plan.step_bytes(**larger, recompute=recompute)
 
 
@@ -126,21 +121,19 @@ def planned_gigabytes(config, batch, masks, **options):
 # Peaks of resident memory that were measured on two cores of an x86-64 CPU by
 # a process with TensorFlow 2.21 and XLA: `benchmarks/peak_memory.py`, and steps
 # of `run_pretraining.model_fn_builder` in the same way.
-@pytest.mark.parametrize(
-  ("sizes", "batch", "masks", "options", "peak"),
-  [
-    # Layers, hidden size, heads; sequences, length; masks; gigabytes.
-    ((1, 256, 4), (64, 256), 0, {}, 1.18),
-    ((2, 256, 4), (64, 256), 0, {}, 1.82),
-    ((2, 256, 4), (64, 256), 0, {"dtype_size": 2}, 1.69),
-    ((3, 384, 6), (32, 128), 0, {}, 1.65),
-    ((2, 256, 4), (16, 256), 0, {"accumulates": True}, 1.44),
-    ((2, 256, 4), (64, 128), 20, {}, 2.10),
-    ((3, 384, 6), (32, 256), 4, {}, 2.36),
-    ((3, 384, 6), (32, 256), 4, {"dtype_size": 2}, 2.05),
-    ((2, 256, 4), (32, 128), 20, {"accumulates": True}, 2.05),
-    ((2, 256, 4), (32, 128), 20, {"accumulates": True, "dtype_size": 2}, 2.06),
-  ],
+@parametrize(
+  "sizes, batch, masks, options, peak",
+  # Layers, hidden size, heads; sequences, length; masks; gigabytes.
+  ((1, 256, 4), (64, 256), 0, {}, 1.18),
+  ((2, 256, 4), (64, 256), 0, {}, 1.82),
+  ((2, 256, 4), (64, 256), 0, {"dtype_size": 2}, 1.69),
+  ((3, 384, 6), (32, 128), 0, {}, 1.65),
+  ((2, 256, 4), (16, 256), 0, {"accumulates": True}, 1.44),
+  ((2, 256, 4), (64, 128), 20, {}, 2.10),
+  ((3, 384, 6), (32, 256), 4, {}, 2.36),
+  ((3, 384, 6), (32, 256), 4, {"dtype_size": 2}, 2.05),
+  ((2, 256, 4), (32, 128), 20, {"accumulates": True}, 2.05),
+  ((2, 256, 4), (32, 128), 20, {"accumulates": True, "dtype_size": 2}, 2.06),
 )
 def test_steps_take_no_more_than_planned(sizes, batch, masks, options, peak):
   num_layers, width, num_heads = sizes
@@ -152,20 +145,18 @@ def test_steps_take_no_more_than_planned(sizes, batch, masks, options, peak):
 
 # Peaks that TensorFlow 2.21 reported for an emulated GPU, in the check
 # `planned_memory` of `benchmarks.gpu`.
-@pytest.mark.parametrize(
-  ("config", "batch", "masks", "options", "peak"),
-  [
-    # Sequences, length; masks; gigabytes.
-    (BASE, (8, 128), 0, {}, 3.53),
-    (BASE, (8, 128), 0, {"jit_compile": False}, 4.98),
-    (MINILM, (256, 64), 0, {}, 3.38),
-    (BASE, (256, 128), 0, {"dtype_size": 2, "jit_compile": False}, 28.76),
-    (BASE, (256, 128), 20, {"dtype_size": 2}, 17.74),
-    (BASE, (32, 512), 20, {}, 21.20),
-    (LARGE, (64, 128), 0, {"jit_compile": False}, 37.22),
-    (LARGE, (24, 384), 0, {"dtype_size": 2, "recompute": True}, 9.33),
-    (BASE, (64, 128), 20, {"dtype_size": 2, "accumulates": True}, 7.13),
-  ],
+@parametrize(
+  "config, batch, masks, options, peak",
+  # Sequences, length; masks; gigabytes.
+  (BASE, (8, 128), 0, {}, 3.53),
+  (BASE, (8, 128), 0, {"jit_compile": False}, 4.98),
+  (MINILM, (256, 64), 0, {}, 3.38),
+  (BASE, (256, 128), 0, {"dtype_size": 2, "jit_compile": False}, 28.76),
+  (BASE, (256, 128), 20, {"dtype_size": 2}, 17.74),
+  (BASE, (32, 512), 20, {}, 21.20),
+  (LARGE, (64, 128), 0, {"jit_compile": False}, 37.22),
+  (LARGE, (24, 384), 0, {"dtype_size": 2, "recompute": True}, 9.33),
+  (BASE, (64, 128), 20, {"dtype_size": 2, "accumulates": True}, 7.13),
 )
 def test_gpu_steps_take_what_is_planned(config, batch, masks, options, peak):
   options = options | {"on_gpu": True}

@@ -9,6 +9,7 @@ import time
 
 import commands
 import pytest
+from parametrize import parametrize
 
 from bertlib.cli.errors import InputError
 from bertlib.training import loop
@@ -40,14 +41,12 @@ def test_a_module_is_run_as_a_module_with_further_flags(tmp_path):
   )
 
 
-@pytest.mark.parametrize(
-  ("code", "error", "shown"),
-  [
-    ("sys.exit(143)", SystemExit, "^143$"),
-    ("os.kill(os.getpid(), 15)", SystemExit, "^143$"),
-    ("sys.exit(1)", InputError, "out: the run failed"),
-    ("os.kill(os.getpid(), 9)", InputError, "out: the run failed"),
-  ],
+@parametrize(
+  "code, error, shown",
+  ("sys.exit(143)", SystemExit, "^143$"),
+  ("os.kill(os.getpid(), 15)", SystemExit, "^143$"),
+  ("sys.exit(1)", InputError, "out: the run failed"),
+  ("os.kill(os.getpid(), 9)", InputError, "out: the run failed"),
 )
 def test_how_a_subprocess_ends_is_passed_on(monkeypatch, code, error, shown):
   with pytest.raises(error, match=shown):

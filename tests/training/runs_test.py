@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tiny_model
+from parametrize import parametrize
 from refused import assert_refused
 
 import modeling
@@ -61,9 +62,8 @@ def run_of(flags, task, config=CONFIG):
 
 def plan(flags, compute=None, config=CONFIG, shape=SHAPE):
   devices = devices_of(flags)
-  return step_plan.plan_training(
-    settings_of(flags), devices, compute or devices.compute(), config, shape
-  )
+  how = devices, compute or devices.compute(), config, shape
+  return step_plan.plan_training(settings_of(flags), *how)
 
 
 def test_without_flags_a_step_is_the_reference_s(flags):
@@ -128,13 +128,11 @@ def test_workers_choose_their_format_without_measuring(flags, monkeypatch):
   assert devices_of(flags).precision == "bfloat16"
 
 
-@pytest.mark.parametrize(
-  ("given", "recorded", "chosen"),
-  [
-    ("auto", {"precision": "bfloat16", "xla": "off"}, ("bfloat16", "off")),
-    ("auto", {}, ("float32", "on")),
-    ("float32", {"precision": "bfloat16"}, ("float32", "on")),
-  ],
+@parametrize(
+  "given, recorded, chosen",
+  ("auto", {"precision": "bfloat16", "xla": "off"}, ("bfloat16", "off")),
+  ("auto", {}, ("float32", "on")),
+  ("float32", {"precision": "bfloat16"}, ("float32", "on")),
 )
 def test_auto_is_what_an_earlier_run_recorded(
   flags, monkeypatch, tmp_path, given, recorded, chosen
@@ -179,13 +177,11 @@ def test_each_choice_of_an_example_takes_memory(flags):
   assert 4 * found[0] == found[1]
 
 
-@pytest.mark.parametrize(
-  ("settings", "expected"),
-  [
-    ({}, True),
-    ({"xla": "off"}, False),
-    ({"recompute_activations": True}, False),
-  ],
+@parametrize(
+  "settings, expected",
+  ({}, True),
+  ({"xla": "off"}, False),
+  ({"recompute_activations": True}, False),
 )
 def test_weights_are_copied_for_compiled_updates(flags, settings, expected):
   vars(flags).update({"precision": "bfloat16", "xla": "on"} | settings)
@@ -203,12 +199,10 @@ def test_a_loss_over_the_batch_takes_its_memory_in_each_plan(flags):
   assert found == [1, 1, 2]
 
 
-@pytest.mark.parametrize(
-  ("memory_gb", "loss_bytes", "problem"),
-  [
-    (2, 0, "384 tokens.*--max_seq_length"),
-    (12, int(13.5e9), "a smaller --train_batch_size, or"),
-  ],
+@parametrize(
+  "memory_gb, loss_bytes, problem",
+  (2, 0, "384 tokens.*--max_seq_length"),
+  (12, int(13.5e9), "a smaller --train_batch_size, or"),
 )
 def test_too_little_memory_is_refused(flags, memory_gb, loss_bytes, problem):
   flags.memory_gb = float(memory_gb)
@@ -267,14 +261,12 @@ def test_progress_shows_every_so_many_steps_and_the_last(log):
   assert re.fullmatch(pattern, shown[-1])
 
 
-@pytest.mark.parametrize(
-  ("losses", "norms", "warnings"),
-  [
-    ([0, 0, 0], [0, 0, 0], ["step 2: loss and norm are exactly 0"]),
-    ([1, 1, 1], [0, 0, 0], ["step 2: norm is exactly 0"]),
-    ([0, 1, 0], [1, 0, 0], []),
-    ([1, 0, 0], [1, 0, 0], []),
-  ],
+@parametrize(
+  "losses, norms, warnings",
+  ([0, 0, 0], [0, 0, 0], ["step 2: loss and norm are exactly 0"]),
+  ([1, 1, 1], [0, 0, 0], ["step 2: norm is exactly 0"]),
+  ([0, 1, 0], [1, 0, 0], []),
+  ([1, 0, 0], [1, 0, 0], []),
 )
 def test_training_that_learns_nothing_is_named(losses, norms, warnings, caplog):
   hook = hooks.ProgressHook({}, 3, batch_size=6, log_steps=1)

@@ -4,6 +4,7 @@ import types
 
 import pytest
 import tensorflow.compat.v1 as tf
+from parametrize import parametrize
 
 from bertlib.compat import estimator_api
 from bertlib.compute.fast_compute import FastCompute
@@ -58,12 +59,11 @@ def draws_of(spec, num_micro_batches, num_steps):
   return bits
 
 
-@pytest.mark.parametrize("num_micro_batches", [1, 2, 4])
+@parametrize("num_micro_batches", 1, 2, 4)
 def test_no_two_micro_batches_of_a_run_have_the_same_dropout(num_micro_batches):
   with tf.Graph().as_default():
-    spec = train_spec(
-      loss_with_bit_of_draw, num_micro_batches=num_micro_batches
-    )
+    parts = {"num_micro_batches": num_micro_batches}
+    spec = train_spec(loss_with_bit_of_draw, **parts)
     bits = draws_of(spec, num_micro_batches, num_steps=3)
   # Each bit is there once: no draw is missing and none is repeated.
   assert bits == 2 ** (3 * num_micro_batches) - 1
@@ -89,19 +89,15 @@ def on_core(monkeypatch):
   return run_on
 
 
-@pytest.mark.parametrize("num_micro_batches", [1, 2])
+@parametrize("num_micro_batches", 1, 2)
 def test_no_two_tpu_cores_have_the_same_dropout(on_core, num_micro_batches):
   num_cores, num_steps, drawn = 3, 2, []
   context = types.SimpleNamespace(num_replicas=num_cores)
   for core in range(num_cores):
     on_core(core, num_cores)
     with tf.Graph().as_default():
-      spec = train_spec(
-        loss_with_bit_of_draw,
-        {"context": context},
-        use_tpu=True,
-        num_micro_batches=num_micro_batches,
-      )
+      values = {"use_tpu": True, "num_micro_batches": num_micro_batches}
+      spec = train_spec(loss_with_bit_of_draw, {"context": context}, **values)
       drawn.append(draws_of(spec, num_micro_batches, num_steps))
   # Together the cores have each bit once.
   assert sum(drawn) == 2 ** (num_cores * num_steps * num_micro_batches) - 1
@@ -124,7 +120,7 @@ def test_losses_of_tpu_cores_have_one_normalizer(on_core):
     assert session.run(train_step.loss_normalizer(weights, arguments)) == 1.5
 
 
-@pytest.mark.parametrize("fixed, shown", [(0.0, "3.277e+04"), (128.0, "128")])
+@parametrize("fixed, shown", (0.0, "3.277e+04"), (128.0, "128"))
 def test_a_scaled_loss_is_shown_as_it_is_with_its_scale(log, fixed, shown):
   with tf.Graph().as_default():
     compute = FastCompute(tf.float16)

@@ -5,6 +5,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from html_pages import Page, rows_of
+from parametrize import parametrize
 
 from bertlib.tasks.classification import classification_decoding as decoding
 from bertlib.tasks.classification import classification_report as report
@@ -35,9 +36,7 @@ def test_metrics_equal_hand_counts():
     assert scores["confusion_matrix"] == [[3, 1], [1, 3]]
 
 
-@pytest.mark.parametrize(
-  ("number", "has_matrix"), [(1000, True), (1001, False)]
-)
+@parametrize("number, has_matrix", (1000, True), (1001, False))
 def test_thousands_of_labels_have_no_confusion_matrix(number, has_matrix):
   problem = Problem("classification", [*map(str, range(number))])
   logits = np.eye(number)[:2]
@@ -76,17 +75,15 @@ def test_regression_predicts_a_value():
   assert predicted == (2.5, {}) and type(predicted.label) is float
 
 
-@pytest.mark.parametrize(
-  ("problem", "row", "thresholds", "label"),
-  [
-    (NAMES, [0.25, 0.75], None, "yes"),
-    (ENDINGS, [0.25, 0.75], None, "B"),
-    (TOPICS, SEVERAL, None, ["art", "law"]),
-    (TOPICS, SEVERAL, {}, ["art", "law"]),
-    (TOPICS, SEVERAL, {"art": 0.8, "war": 0.4375}, ["law", "war"]),
-    (TOPICS, SEVERAL, {"art": 0.8, "law": 0.5001}, []),
-    (TOPICS, SEVERAL, dict.fromkeys(TOPICS.labels, 0.0), TOPICS.labels),
-  ],
+@parametrize(
+  "problem, row, thresholds, label",
+  (NAMES, [0.25, 0.75], None, "yes"),
+  (ENDINGS, [0.25, 0.75], None, "B"),
+  (TOPICS, SEVERAL, None, ["art", "law"]),
+  (TOPICS, SEVERAL, {}, ["art", "law"]),
+  (TOPICS, SEVERAL, {"art": 0.8, "war": 0.4375}, ["law", "war"]),
+  (TOPICS, SEVERAL, {"art": 0.8, "law": 0.5001}, []),
+  (TOPICS, SEVERAL, dict.fromkeys(TOPICS.labels, 0.0), TOPICS.labels),
 )
 def test_the_best_labels_are_predicted(problem, row, thresholds, label):
   predicted = decoding.prediction(problem, np.float32(row), thresholds)
@@ -207,7 +204,7 @@ CLASSES = ["Confusion matrix", "Labels", "Worst errors"]
 TITLES = {"regression": CLASSES[2:], "multi_label": CLASSES[1:]}
 
 
-@pytest.mark.parametrize("kind", REPORTED)
+@parametrize("kind", *REPORTED)
 def test_report_of_each_kind_lists_the_worst_errors_first(kind):
   found = report.sections(*REPORTED[kind])
   assert [section.title for section in found] == TITLES.get(kind, CLASSES)

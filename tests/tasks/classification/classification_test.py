@@ -12,6 +12,7 @@ import reference_data
 import run_outputs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parametrize import parametrize
 from refused import refusal
 
 from bertlib.io.text_files import Encoding
@@ -91,8 +92,8 @@ HEADERS = {
 LABEL_COLUMNS = ("label", "score", "is_duplicate")
 
 
-@pytest.mark.parametrize("split", SPLITS)
-@pytest.mark.parametrize("task", HEADERS)
+@parametrize("split", *SPLITS)
+@parametrize("task", *HEADERS)
 def test_text_and_label_columns_of_published_glue_files(tmp_path, task, split):
   header = HEADERS[task][split == "test"].split()
   processor = PROCESSORS[task]()
@@ -126,7 +127,7 @@ def test_diagnostic_set_uses_an_mnli_model(tmp_path):
   assert "no train set" in refusal(read, processor, folder, "train")
 
 
-@pytest.mark.parametrize(("split", "num_labels"), [("dev", 6), ("test", 0)])
+@parametrize("split, num_labels", ("dev", 6), ("test", 0))
 def test_mnli_has_a_mismatched_set(tmp_path, split, num_labels):
   for kind in ("matched", "mismatched"):
     fields = ["11", "p", "q", kind, *["tree"] * 4, f"{kind} A", f"{kind} B"]
@@ -154,7 +155,7 @@ def test_mnli_without_a_mismatched_set_warns(tmp_path, caplog):
   assert "no dev_mismatched.tsv" in caplog.text
 
 
-@pytest.mark.parametrize("split", ["dev", "test"])
+@parametrize("split", "dev", "test")
 def test_xnli_reads_the_rows_of_its_language(tmp_path, split):
   rows = [
     f"{language} neutral - - - - {language}1 {language}2".split()
@@ -215,15 +216,13 @@ XNLI_TRAIN = ["premise hypothesis label", "A B contradictory"]
 XNLI_DEV = ["language", "zh neutral - - - - A B", "de neutral - - - - C D"]
 
 
-@pytest.mark.parametrize(
-  ("task", "set_type", "lines", "expected"),
-  [
-    ("cola", "train", ["s 1 - A"], ("train-0", "A", None, "1")),
-    ("mrpc", "dev", ["header", "1 - - A B"], ("dev-1", "A", "B", "1")),
-    ("mnli", "test", ["", MNLI], ("test-7", "A", "B", "contradiction")),
-    ("xnli", "train", XNLI_TRAIN, ("train-1", "A", "B", "contradiction")),
-    ("xnli", "dev", XNLI_DEV, ("dev-1", "A", "B", "neutral")),
-  ],
+@parametrize(
+  "task, set_type, lines, expected",
+  ("cola", "train", ["s 1 - A"], ("train-0", "A", None, "1")),
+  ("mrpc", "dev", ["header", "1 - - A B"], ("dev-1", "A", "B", "1")),
+  ("mnli", "test", ["", MNLI], ("test-7", "A", "B", "contradiction")),
+  ("xnli", "train", XNLI_TRAIN, ("train-1", "A", "B", "contradiction")),
+  ("xnli", "dev", XNLI_DEV, ("dev-1", "A", "B", "neutral")),
 )
 def test_create_examples_accepts_columns(task, set_type, lines, expected):
   columns = [line.split() for line in lines]
@@ -252,24 +251,23 @@ def write_swag(path, columns=SWAG_COLUMNS, label="2"):
     rows.writerow(row)
 
 
-@pytest.mark.parametrize(
-  ("split", "file"), [("train", "train"), ("dev", "val"), ("test", "test")]
+@parametrize(
+  "split, file", ("train", "train"), ("dev", "val"), ("test", "test")
 )
-@pytest.mark.parametrize("order", [1, -1])
+@parametrize("order", 1, -1)
 def test_swag_columns_are_found_by_name(tmp_path, split, file, order):
   columns = [c for c in SWAG_COLUMNS if c != "label" or split != "test"]
   write_swag(tmp_path / f"{file}.csv", columns[::order])
   path = tmp_path / f"{file}.csv"
   if order == -1:
-    path.write_text(
-      path.read_text().replace(",", ";").replace("said;", "said,")
-    )
+    content = path.read_text().replace(",", ";")
+    path.write_text(content.replace("said;", "said,"))
   (example,) = read(PROCESSORS["swag"](), tmp_path, split)
   choices = [('He said, "go".', f"She goes {n}.") for n in range(4)]
   assert example == (f"{file}-1", choices, None if split == "test" else "2")
 
 
-@pytest.mark.parametrize("name", ["sent1", "sent2", *SWAG_ENDINGS, "label"])
+@parametrize("name", "sent1", "sent2", *SWAG_ENDINGS, "label")
 def test_swag_without_a_column_is_refused(tmp_path, name):
   write_swag(tmp_path / "val.csv", [c for c in SWAG_COLUMNS if c != name])
   message = refusal(read, PROCESSORS["swag"](), tmp_path, "dev")
@@ -294,7 +292,7 @@ def write_race(folder, *paths, **changed):
     (folder / path).write_text(json.dumps(article))
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@parametrize("split", *SPLITS)
 def test_race_reads_middle_and_high_school_articles(tmp_path, split):
   write_race(tmp_path, f"{split}/middle/1.txt", f"{split}/high/10.txt")
   texts = [f"Tom has a {name} ." for name in ARTICLE["options"][0]]
@@ -307,29 +305,27 @@ def test_race_reads_middle_and_high_school_articles(tmp_path, split):
   ]
 
 
-@pytest.mark.parametrize("answers", [None, []])
+@parametrize("answers", None, [])
 def test_race_without_answers_is_read(tmp_path, answers):
   write_race(tmp_path, "test/high/1.txt", answers=answers)
   examples = read(PROCESSORS["race"](), tmp_path, "test")
   assert [e.label for e in examples] == [None, None]
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "changed",
-  [
-    {"article": None},
-    {"questions": None},
-    {"questions": ["Who?"]},
-    {"questions": ["Who?", 7]},
-    {"options": None},
-    {"options": [["a", "b", "c", "d"], ["a", "b", "c"]]},
-    {"options": [["a", "b", "c", "d"], "abcd"]},
-    {"answers": ["A"]},
-    {"answers": ["A", None]},
-    {"answers": ["B", "E"]},
-    "Notes on the data.\n",
-    '{"article": ',
-  ],
+  {"article": None},
+  {"questions": None},
+  {"questions": ["Who?"]},
+  {"questions": ["Who?", 7]},
+  {"options": None},
+  {"options": [["a", "b", "c", "d"], ["a", "b", "c"]]},
+  {"options": [["a", "b", "c", "d"], "abcd"]},
+  {"answers": ["A"]},
+  {"answers": ["A", None]},
+  {"answers": ["B", "E"]},
+  "Notes on the data.\n",
+  '{"article": ',
 )
 def test_a_file_that_is_not_a_race_article_is_refused(tmp_path, changed):
   write_race(tmp_path, "train/middle/1.txt")
@@ -341,7 +337,7 @@ def test_a_file_that_is_not_a_race_article_is_refused(tmp_path, changed):
   assert message.startswith(f"{tmp_path}/train/middle/2.txt, row 1: ")
 
 
-@pytest.mark.parametrize("scheme", ["", "file://"])
+@parametrize("scheme", "", "file://")
 def test_race_is_read_at_any_depth_of_remote_folders(tmp_path, scheme):
   folder = tmp_path / "race [1]"
   names = ["7.txt", "high/1.txt", "middle/1.txt", "other/a/b/1.txt"]
@@ -379,24 +375,22 @@ ROWS = "x\tone\ttwo\ny\tthree\t\n"
 TABLE = f"label\tfirst\tsecond\n{ROWS}"
 
 
-@pytest.mark.parametrize(
-  ("content", "columns", "expected"),
-  [
-    (TABLE, BY_NAME, PAIRS),
-    (TABLE, MIXED, PAIRS),
-    (ROWS, MIXED | {"text_b": "3"}, PAIRS),
-    # The first label equals a column number.
-    ("one\t1\nthree\t2\n", {}, [("one", None, "1"), ("three", None, "2")]),
-    ('"a\tx\nb"\tx\n', {}, [('"a', None, "x"), ('b"', None, "x")]),
-    ("a\tx\nb\ty\n\n\r\n\n", {}, [("a", None, "x"), ("b", None, "y")]),
-    (
-      "a\x0bb\x0cc\x1cd\x85e\u2028f\rg\tx\n",
-      {},
-      [("a\x0bb\x0cc\x1cd\x85e\u2028f\rg", None, "x")],
-    ),
-  ],
+@parametrize(
+  "content, columns, expected",
+  (TABLE, BY_NAME, PAIRS),
+  (TABLE, MIXED, PAIRS),
+  (ROWS, MIXED | {"text_b": "3"}, PAIRS),
+  # The first label equals a column number.
+  ("one\t1\nthree\t2\n", {}, [("one", None, "1"), ("three", None, "2")]),
+  ('"a\tx\nb"\tx\n', {}, [('"a', None, "x"), ('b"', None, "x")]),
+  ("a\tx\nb\ty\n\n\r\n\n", {}, [("a", None, "x"), ("b", None, "y")]),
+  (
+    "a\x0bb\x0cc\x1cd\x85e\u2028f\rg\tx\n",
+    {},
+    [("a\x0bb\x0cc\x1cd\x85e\u2028f\rg", None, "x")],
+  ),
 )
-@pytest.mark.parametrize("name", ["data.tsv", "data"])
+@parametrize("name", "data.tsv", "data")
 def test_tsv_is_read_by_names_or_numbers_of_columns(
   tmp_path, name, content, columns, expected
 ):
@@ -434,17 +428,15 @@ def as_file(name, rows):
   return "".join(f"{comma.join(row)}\n" for row in rows)
 
 
-@pytest.mark.parametrize("name", ["data.tsv", "data.csv", "data.jsonl"])
-@pytest.mark.parametrize(
+@parametrize("name", "data.tsv", "data.csv", "data.jsonl")
+@parametrize(
   "row",
-  [
-    ("b",),
-    ("b", "", "y"),
-    ("b", "", "y", ""),
-    *(("b", blank) for blank in ("", " ", "\u00a0", "\u3000\u200b", "\ufeff")),
-  ],
+  ("b",),
+  ("b", "", "y"),
+  ("b", "", "y", ""),
+  *(("b", blank) for blank in ("", " ", "\u00a0", "\u3000\u200b", "\ufeff")),
 )
-@pytest.mark.parametrize("has_header", [True, False])
+@parametrize("has_header", True, False)
 def test_no_label_or_more_columns_is_a_bad_row(tmp_path, name, row, has_header):
   rows = [("a", "x"), row, ("c", "y")]
   columns = {"text_a": "1", "label": "2"}
@@ -490,7 +482,7 @@ def test_metrics_depend_on_the_task_and_the_number_of_labels():
   assert metrics(["x", "y"], "multi_label")[0] == "micro_f1"
 
 
-@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl"])
+@parametrize("name", "a.tsv", "a.csv", "a.jsonl")
 def test_a_test_file_needs_no_label_column(tmp_path, name):
   content = "first\nhow are you\n"
   if name == "a.jsonl":
@@ -514,7 +506,7 @@ SEVERAL = {
 }
 
 
-@pytest.mark.parametrize("name", SEVERAL)
+@parametrize("name", *SEVERAL)
 def test_a_text_may_have_any_number_of_labels(tmp_path, name):
   examples = own(tmp_path, SEVERAL[name], name=name, kind="multi_label")
   labels = [["x", "y"], [], ["y", "z"], ["z", "x"]]
@@ -522,7 +514,7 @@ def test_a_text_may_have_any_number_of_labels(tmp_path, name):
   assert found == [*zip("abcd", labels)]
 
 
-@pytest.mark.parametrize("content", ["a\tw|y\nb\t\nc\ty|x\n", "a\t\nb\t|\n"])
+@parametrize("content", "a\tw|y\nb\t\nc\ty|x\n", "a\t\nb\t|\n")
 def test_the_label_set_is_the_union_of_all_labels(tmp_path, content):
   (tmp_path / "train.tsv").write_text(content)
   files, kind = {"train": "train.tsv"}, "multi_label"
@@ -545,14 +537,12 @@ BAD_LINES = """\
 """
 
 
-@pytest.mark.parametrize(
-  ("name", "content", "first", "number"),
-  [
-    ("data.tsv", "a\tx\n\nb\nc\ty\n", "row 2: ", 2),
-    ("data.csv", "a,x\n\nb\nc,y\n", "row 3: ", 1),
-    ("data.jsonl", BAD_LINES, "row 2: ", 3),
-    ("data.tsv", b"a\tx\nb\ty\xff\nc\ty\n", "row 2: ", 1),
-  ],
+@parametrize(
+  "name, content, first, number",
+  ("data.tsv", "a\tx\n\nb\nc\ty\n", "row 2: ", 2),
+  ("data.csv", "a,x\n\nb\nc,y\n", "row 3: ", 1),
+  ("data.jsonl", BAD_LINES, "row 2: ", 3),
+  ("data.tsv", b"a\tx\nb\ty\xff\nc\ty\n", "row 2: ", 1),
 )
 def test_a_bad_row_is_refused_by_its_number_or_skipped(
   tmp_path, caplog, name, content, first, number
@@ -567,21 +557,19 @@ def test_a_bad_row_is_refused_by_its_number_or_skipped(
   assert first in record.getMessage()
 
 
-@pytest.mark.parametrize("skip_bad_rows", [False, True])
-@pytest.mark.parametrize(
-  ("name", "content", "columns", "where"),
-  [
-    ("x.tsv", "t\tl\tl\na\tx\ty\n", {"text_a": "t", "label": "l"}, ", row 1: "),
-    ("x.tsv", "head\tlabel\na\tx\n", {"text_a": "text"}, ", row 1: "),
-    ("x.tsv", "a\nb\n", NUMBERS, ", row 1: "),
-    ("x.csv", 'a,x\n"b,y\nc,x\n', NUMBERS, ", row 2: "),  # is never closed
-    ("x.csv", 'a,x\n"b"c,y\n', NUMBERS, ", row 2: "),  # is closed too early
-    ("x.jsonl", 'x\n{"t":"a"}\n', NUMBERS, ", row 1: "),
-    ("x.tsv", "first\tsecond\tlabel\n", BY_NAME, ": has no examples"),
-    ("x.tsv", b"", {}, ": is empty"),
-    ("x.csv", b"\n\r\n\n", {}, ": is empty"),
-    ("x.jsonl", b"\xef\xbb\xbf", {}, ": is empty"),
-  ],
+@parametrize("skip_bad_rows", False, True)
+@parametrize(
+  "name, content, columns, where",
+  ("x.tsv", "t\tl\tl\na\tx\ty\n", {"text_a": "t", "label": "l"}, ", row 1: "),
+  ("x.tsv", "head\tlabel\na\tx\n", {"text_a": "text"}, ", row 1: "),
+  ("x.tsv", "a\nb\n", NUMBERS, ", row 1: "),
+  ("x.csv", 'a,x\n"b,y\nc,x\n', NUMBERS, ", row 2: "),  # is never closed
+  ("x.csv", 'a,x\n"b"c,y\n', NUMBERS, ", row 2: "),  # is closed too early
+  ("x.jsonl", 'x\n{"t":"a"}\n', NUMBERS, ", row 1: "),
+  ("x.tsv", "first\tsecond\tlabel\n", BY_NAME, ": has no examples"),
+  ("x.tsv", b"", {}, ": is empty"),
+  ("x.csv", b"\n\r\n\n", {}, ": is empty"),
+  ("x.jsonl", b"\xef\xbb\xbf", {}, ": is empty"),
 )
 def test_a_file_that_cannot_be_read_is_refused(
   tmp_path, name, content, columns, where, skip_bad_rows
@@ -621,15 +609,13 @@ def test_a_line_with_several_tabs_is_refused(tmp_path):
   assert len(processor.bad_rows[str(path)]) == 1
 
 
-@pytest.mark.parametrize(
-  ("content", "is_header"),
-  [
-    ("Text\na b\n", True),
-    ("Text \na b\n", True),
-    ("sentence1\tsentence2\na\tb\n", True),
-    ("a text\nsentence\n", False),
-    ("text\ta b\n", False),
-  ],
+@parametrize(
+  "content, is_header",
+  ("Text\na b\n", True),
+  ("Text \na b\n", True),
+  ("sentence1\tsentence2\na\tb\n", True),
+  ("a text\nsentence\n", False),
+  ("text\ta b\n", False),
 )
 def test_a_line_like_a_header_is_named(tmp_path, caplog, content, is_header):
   (tmp_path / "x.txt").write_text(content)
@@ -647,9 +633,9 @@ ID_TABLES = {
 }
 
 
-@pytest.mark.parametrize("split", SPLITS)
-@pytest.mark.parametrize("column", ["key", "2"])
-@pytest.mark.parametrize("name", ID_TABLES)
+@parametrize("split", *SPLITS)
+@parametrize("column", "key", "2")
+@parametrize("name", *ID_TABLES)
 def test_ids_are_guids(tmp_path, name, split, column):
   (tmp_path / name).write_text(ID_TABLES[name])
   columns = "text", None, "label"
@@ -669,15 +655,13 @@ def test_texts_of_a_table_are_named_by_row(tmp_path):
   assert texts == [("text-1", "one\ntwo", "x"), ("text-2", "three", "y")]
 
 
-@pytest.mark.parametrize(
-  ("id_", "fault"),
-  [
-    ("", "the id is empty"),
-    (" ", "the id is empty"),
-    ("7", "the id '7' is that of row 2 too"),
-    ("a\nb", "has a tab or a line break"),
-    ("a\tb", "has a tab or a line break"),
-  ],
+@parametrize(
+  "id_, fault",
+  ("", "the id is empty"),
+  (" ", "the id is empty"),
+  ("7", "the id '7' is that of row 2 too"),
+  ("a\nb", "has a tab or a line break"),
+  ("a\tb", "has a tab or a line break"),
 )
 def test_ids_are_unique_and_on_one_line(tmp_path, id_, fault):
   (tmp_path / "a.csv").write_text(f'text,id\na,7\nb,"{id_}"\nc,8\n')

@@ -4,6 +4,7 @@ import gzip
 import json
 
 import pytest
+from parametrize import parametrize
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -35,18 +36,16 @@ def test_bad_rows_are_skipped_while_labels_are_read(tmp_path, caplog):
   assert "bad rows skipped: 1," in warning and "row 3: has 1 columns" in warning
 
 
-@pytest.mark.parametrize(
-  ("name", "content", "flags", "texts"),
-  [
-    ("a.csv", 'id,text\n7,"b, c"\n', {"text_a_column": "text"}, ["b, c"]),
-    ("a.csv", "b\nc\n", {}, ["b", "c"]),
-    ("a.csv.gz", "b\nc\n", {}, ["b", "c"]),
-    ("a.tsv", "text\tx\nb\tc\n", {"text_a_column": "text"}, ["b"]),
-    ("a.tsv", "text\tx\nb\tc\n", {}, ["text", "b"]),
-    ("a.jsonl", '{"text": "b"}\n', {"text_a_column": "text"}, ["b"]),
-    ("a.jsonl", "b\n", {}, ["b"]),
-    ("a.txt", "text,x\n", {"text_a_column": "text"}, ["text,x"]),
-  ],
+@parametrize(
+  "name, content, flags, texts",
+  ("a.csv", 'id,text\n7,"b, c"\n', {"text_a_column": "text"}, ["b, c"]),
+  ("a.csv", "b\nc\n", {}, ["b", "c"]),
+  ("a.csv.gz", "b\nc\n", {}, ["b", "c"]),
+  ("a.tsv", "text\tx\nb\tc\n", {"text_a_column": "text"}, ["b"]),
+  ("a.tsv", "text\tx\nb\tc\n", {}, ["text", "b"]),
+  ("a.jsonl", '{"text": "b"}\n', {"text_a_column": "text"}, ["b"]),
+  ("a.jsonl", "b\n", {}, ["b"]),
+  ("a.txt", "text,x\n", {"text_a_column": "text"}, ["text,x"]),
 )
 def test_a_file_to_predict_is_a_table_by_its_ending_and_the_flags(
   tmp_path, name, content, flags, texts
@@ -97,7 +96,7 @@ def test_dev_fraction_divides_the_training_file(tmp_path):
   assert sorted(texts_of(both.train) + dev) == [f"text {n}" for n in range(10)]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@parametrize("seed", 1, 2)
 def test_other_runs_get_the_same_dev_set(tmp_path, seed):
   dev = divided(tmp_path, do_eval=True).eval_sets[""]
   train = divided(tmp_path, do_train=True, seed=seed).train
@@ -105,25 +104,21 @@ def test_other_runs_get_the_same_dev_set(tmp_path, seed):
   assert len(dev) + len(train) == 10
 
 
-@pytest.mark.parametrize(
-  ("flags", "expected"),
-  [
-    ({"dev_file": "d.csv"}, "d.csv"),
-    ({"dev_file": "d.csv", "data_dir": "data"}, "data/d.csv"),
-    ({"train_file": "t.csv", "dev_fraction": 0.2}, "t.csv"),
-  ],
+@parametrize(
+  "flags, expected",
+  ({"dev_file": "d.csv"}, "d.csv"),
+  ({"dev_file": "d.csv", "data_dir": "data"}, "data/d.csv"),
+  ({"train_file": "t.csv", "dev_fraction": 0.2}, "t.csv"),
 )
 def test_a_tuned_threshold_names_the_table_with_the_dev_set(flags, expected):
   settings = option.make(ClassifierSettings, **flags)
   assert classifier_inputs.dev_path(settings) == expected
 
 
-@pytest.mark.parametrize(
-  ("known", "labels"),
-  [
-    (["y", "x"], ["y", "x"]),  # the same in another order
-    (["y", "z"], ["x", "y"]),  # another task
-  ],
+@parametrize(
+  "known, labels",
+  (["y", "x"], ["y", "x"]),  # the same in another order
+  (["y", "z"], ["x", "y"]),  # another task
 )
 def test_the_order_of_labels_is_that_of_the_model(known, labels, tmp_path):
   model = tmp_path / "model"

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from parametrize import parametrize
 
 from bertlib.cli.errors import InputError
 from bertlib.tasks.classification import own_tables
@@ -11,85 +12,77 @@ pytestmark = pytest.mark.unit
 NAMES = ["late", "rude", "dear"]
 
 
-@pytest.mark.parametrize(
-  ("value", "labels"),
-  [
-    (["late", "rude"], ["late", "rude"]),
-    (["it's", 'a "b"', "c, d", "é\n"], ["it's", 'a "b"', "c, d", "é"]),
-    (["late"], ["late"]),
-    ([], []),
-    ((), []),
-    (set(), []),
-    (("late",), ["late"]),
-    (("late", "rude"), ["late", "rude"]),
-    ({"late"}, ["late"]),
-    ([None, "late", 7, True], ["late", "7", "true"]),
-    (np.array(["late", "it's", "rude"]), ["late", "it's", "rude"]),
-    (np.array(["a" * 50, "b" * 50]), ["a" * 50, "b" * 50]),  # two lines
-    ([1, 2], ["1", "2"]),
-  ],
+@parametrize(
+  "value, labels",
+  (["late", "rude"], ["late", "rude"]),
+  (["it's", 'a "b"', "c, d", "é\n"], ["it's", 'a "b"', "c, d", "é"]),
+  (["late"], ["late"]),
+  ([], []),
+  ((), []),
+  (set(), []),
+  (("late",), ["late"]),
+  (("late", "rude"), ["late", "rude"]),
+  ({"late"}, ["late"]),
+  ([None, "late", 7, True], ["late", "7", "true"]),
+  (np.array(["late", "it's", "rude"]), ["late", "it's", "rude"]),
+  (np.array(["a" * 50, "b" * 50]), ["a" * 50, "b" * 50]),  # two lines
+  ([1, 2], ["1", "2"]),
 )
 def test_lists_are_read_as_python_and_numpy_print_them(value, labels):
   assert split_labels(str(value), ",") == labels
   assert split_labels(f" {value} ".strip(), ";") == labels
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "text",
-  [
-    "[late]",
-    "[late, rude]",
-    "{late,rude}",
-    "(late, rude)",
-    "['late', nan]",
-    "['late', 'rude'",
-    "['late' + 'rude']",
-    "[['late'], ['rude']]",
-    '["late", ["rude"]]',
-    "array(['late', 'rude'], dtype=object)",
-    "WrappedArray(late, rude)",
-    '{"late": 1, "rude": 0}',
-  ],
+  "[late]",
+  "[late, rude]",
+  "{late,rude}",
+  "(late, rude)",
+  "['late', nan]",
+  "['late', 'rude'",
+  "['late' + 'rude']",
+  "[['late'], ['rude']]",
+  '["late", ["rude"]]',
+  "array(['late', 'rude'], dtype=object)",
+  "WrappedArray(late, rude)",
+  '{"late": 1, "rude": 0}',
 )
 def test_what_may_be_a_list_is_refused(text):
   with pytest.raises(ValueError, match=r"list"):
     split_labels(text, ",")
 
 
-@pytest.mark.parametrize(
-  ("text", "labels"),
-  [
-    ("a, b ,,", ["a", "b"]),
-    ('["a,b", 1, true, null, ""]', ["a,b", "1", "true"]),
-    ("", []),
-    ('{"a": 1}', ['{"a": 1}']),
-    ("[a],[b]", ["[a]", "[b]"]),
-    ("(other)", ["(other)"]),
-    ("f(x)", ["f(x)"]),
-    ("(1)", ["(1)"]),
-    (":(", [":("]),
-    ("a (b, c)", ["a (b", "c)"]),
-    ("0", ["0"]),
-    ("0,1", ["0", "1"]),
-  ],
+@parametrize(
+  "text, labels",
+  ("a, b ,,", ["a", "b"]),
+  ('["a,b", 1, true, null, ""]', ["a,b", "1", "true"]),
+  ("", []),
+  ('{"a": 1}', ['{"a": 1}']),
+  ("[a],[b]", ["[a]", "[b]"]),
+  ("(other)", ["(other)"]),
+  ("f(x)", ["f(x)"]),
+  ("(1)", ["(1)"]),
+  (":(", [":("]),
+  ("a (b, c)", ["a (b", "c)"]),
+  ("0", ["0"]),
+  ("0,1", ["0", "1"]),
 )
 def test_brackets_that_are_part_of_labels_stay(text, labels):
   assert split_labels(text, ",") == labels
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "text",
-  [
-    "[1, 0, 1]",
-    "1,0,1",
-    "1 0 1",
-    "[1. 0. 1.]",
-    "[1 0 1]",
-    "(1, 0, 1)",
-    "[true, false, true]",
-    "[True, False, True]",
-    '["1", "0", "1"]',
-  ],
+  "[1, 0, 1]",
+  "1,0,1",
+  "1 0 1",
+  "[1. 0. 1.]",
+  "[1 0 1]",
+  "(1, 0, 1)",
+  "[true, false, true]",
+  "[True, False, True]",
+  '["1", "0", "1"]',
 )
 def test_a_vector_of_0_and_1_needs_the_names_of_its_labels(text):
   assert split_labels(text, ",", NAMES) == ["late", "dear"]
@@ -136,13 +129,11 @@ BITS = {
 }
 
 
-@pytest.mark.parametrize(
-  ("name", "label", "labels", "expected"),
-  [
-    *((name, "b,a", None, "b a") for name in ("a.csv", "b.csv", "c.jsonl")),
-    ("b.csv", "b, a", ["a", "b"], "a b"),
-    ("a.csv", "a, b", None, "u v w"),  # a column of that very name
-  ],
+@parametrize(
+  "name, label, labels, expected",
+  *((name, "b,a", None, "b a") for name in ("a.csv", "b.csv", "c.jsonl")),
+  ("b.csv", "b, a", ["a", "b"], "a b"),
+  ("a.csv", "a, b", None, "u v w"),  # a column of that very name
 )
 def test_columns_of_0_and_1_are_labels(tmp_path, name, label, labels, expected):
   for path, content in BITS.items():
@@ -176,14 +167,12 @@ def test_one_label_per_text_may_be_another_delimiter(tmp_path, caplog):
   assert "no text has several labels" in caplog.text
 
 
-@pytest.mark.parametrize(
-  ("name", "content"),
-  [
-    ("train.csv", "text,label\na,\"['x', 'y']\"\n"),
-    ("train.csv", 'text,label\na,"[""x""]"\n'),
-    ("train.jsonl", '{"text": "a", "label": ["x"]}\n'),
-    ("train.jsonl", '{"text": "a", "label": "[\'x\']"}\n'),
-  ],
+@parametrize(
+  "name, content",
+  ("train.csv", "text,label\na,\"['x', 'y']\"\n"),
+  ("train.csv", 'text,label\na,"[""x""]"\n'),
+  ("train.jsonl", '{"text": "a", "label": ["x"]}\n'),
+  ("train.jsonl", '{"text": "a", "label": "[\'x\']"}\n'),
 )
 def test_a_list_is_no_label_of_a_classification(tmp_path, name, content):
   with pytest.raises(InputError, match=r", row .* --problem_type=multi_label"):

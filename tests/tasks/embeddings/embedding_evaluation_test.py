@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from parametrize import parametrize
 from sklearn import metrics
 
 from bertlib.data import nearest_neighbors
@@ -16,7 +17,7 @@ def random_vectors(*shape, seed=0):
   return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("dim", [None, 3])
+@parametrize("dim", None, 3)
 def test_cosine_similarities_equal_sklearn(dim):
   first, second = random_vectors(20, 8), random_vectors(20, 8, seed=1)
   expected = metrics.pairwise.cosine_similarity(first[:, :dim], second[:, :dim])
@@ -27,9 +28,8 @@ def test_cosine_similarities_equal_sklearn(dim):
 def test_zero_vector_has_similarity_0():
   vectors = np.float32([[0, 0], [3, 4]])
   expected = np.float32([[0, 0], [0.6, 0.8]])
-  np.testing.assert_array_equal(
-    nearest_neighbors.unit_vectors(vectors), expected
-  )
+  found = nearest_neighbors.unit_vectors(vectors)
+  np.testing.assert_array_equal(found, expected)
   actual = similarity.cosine_similarities(vectors, vectors[[1, 1]])
   np.testing.assert_allclose(actual, [0, 1], atol=1e-7)
 
@@ -61,8 +61,8 @@ def test_undefined_correlations_are_nan(similarities, scores):
   assert all(map(math.isnan, actual.values()))
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("name", ["accuracy", "f1"])
+@parametrize("seed", *range(5))
+@parametrize("name", "accuracy", "f1")
 def test_accuracy_and_f1_are_the_best_of_all_thresholds(name, seed):
   rng = np.random.default_rng(seed)
   labels = rng.integers(0, 2, 40)
@@ -84,7 +84,7 @@ def test_threshold_is_the_midpoint_between_similarities():
   assert actual == thresholds | perfect
 
 
-@pytest.mark.parametrize("label", [0, 1])
+@parametrize("label", 0, 1)
 def test_pairs_with_one_label_have_a_threshold_beyond_all(label):
   similarities, labels = np.float32([-1, 0.5, 1]), np.full(3, label)
   actual = similarity.labeled_pairs(similarities, labels)
@@ -96,8 +96,8 @@ def test_pairs_with_one_label_have_a_threshold_beyond_all(label):
   assert found == (set() if label else undefined)
 
 
-@pytest.mark.parametrize("dim", [None, 3])
-@pytest.mark.parametrize("num_similarities", [1, 200, 10**6])
+@parametrize("dim", None, 3)
+@parametrize("num_similarities", 1, 200, 10**6)
 def test_retrieval_of_labels_equals_sklearn(dim, num_similarities, monkeypatch):
   monkeypatch.setattr(similarity, "_NUM_SIMILARITIES", num_similarities)
   vectors = random_vectors(30, 6)

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from parametrize import parametrize
 
 from bertlib.tasks.embeddings import embedding_losses
 from bertlib.tasks.embeddings.embedding_losses import BatchLoss, LossOptions
@@ -162,8 +163,8 @@ FORMULAS = {
 }
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("name", FORMULAS)
+@parametrize("seed", 0, 1)
+@parametrize("name", *FORMULAS)
 def test_loss_equals_the_formula(name, seed):
   formula, num_texts = FORMULAS[name]
   vectors, features = make_batch(seed, num_texts)
@@ -171,7 +172,7 @@ def test_loss_equals_the_formula(name, seed):
   assert_equal(name, formula, vectors, features)
 
 
-@pytest.mark.parametrize("name", FORMULAS)
+@parametrize("name", *FORMULAS)
 def test_matryoshka_loss_is_the_weighted_sum_over_widths(name):
   formula, num_texts = FORMULAS[name]
   vectors, features = make_batch(2, num_texts)
@@ -185,7 +186,7 @@ def test_matryoshka_loss_is_the_weighted_sum_over_widths(name):
   assert_equal(name, total, vectors, features, dims=dims, weights=weights)
 
 
-@pytest.mark.parametrize("name", ["triplet", "distillation"])
+@parametrize("name", "triplet", "distillation")
 def test_vectors_without_normalization_are_compared_as_they_are(name):
   formula, num_texts = FORMULAS[name]
   formula = functools.partial(formula, normalized=False)
@@ -208,8 +209,8 @@ DUPLICATES = {
 }
 
 
-@pytest.mark.parametrize("symmetric", [False, True])
-@pytest.mark.parametrize("case", DUPLICATES)
+@parametrize("symmetric", False, True)
+@parametrize("case", *DUPLICATES)
 def test_no_copy_counts_as_its_own_negative(case, symmetric):
   vectors, _ = make_batch(5, 3, num_examples=3)
   features = {"text_ids": np.array(DUPLICATES[case], np.int32)}
@@ -250,7 +251,7 @@ ZERO_LOSSES = {
 }
 
 
-@pytest.mark.parametrize("case", ZERO_LOSSES)
+@parametrize("case", *ZERO_LOSSES)
 def test_batch_without_any_comparison_has_loss_0(case):
   name, (vectors, ids), more = ZERO_LOSSES[case]
   options = LossOptions(name, symmetric=True)
@@ -276,7 +277,7 @@ def test_cosent_is_finite_at_a_very_low_temperature():
   assert np.isfinite(gradient).all()
 
 
-@pytest.mark.parametrize("name", FORMULAS)
+@parametrize("name", *FORMULAS)
 def test_only_means_over_examples_see_one_micro_batch_at_a_time(name):
   _, num_texts = FORMULAS[name]
   vectors, features = make_batch(12, num_texts, num_examples=6)
@@ -305,19 +306,17 @@ def test_only_means_over_examples_see_one_micro_batch_at_a_time(name):
 # 2.21 on two cores, less that of a loss that compares nothing, in gigabytes:
 # B is 3,000, and the encoder one layer of 16 hidden units and 4 tokens.
 @pytest.mark.unit
-@pytest.mark.parametrize(
-  ("num_texts", "options", "peak"),
-  [
-    (2, {"name": "infonce"}, 0.255),
-    (2, {"name": "infonce", "symmetric": True}, 0.453),
-    (3, {"name": "infonce", "symmetric": True}, 0.637),
-    (2, {"name": "infonce", "dims": (16, 12, 8, 4)}, 0.367),
-    (2, {"name": "infonce", "symmetric": True, "dims": (16, 12, 8, 4)}, 0.538),
-    (2, {"name": "cosent"}, 0.096),
-    (2, {"name": "cosent", "dims": (16, 12, 8, 4)}, 0.437),
-    (1, {"name": "supervised_contrastive"}, 0.249),
-    (1, {"name": "supervised_contrastive", "dims": (16, 12, 8, 4)}, 0.564),
-  ],
+@parametrize(
+  "num_texts, options, peak",
+  (2, {"name": "infonce"}, 0.255),
+  (2, {"name": "infonce", "symmetric": True}, 0.453),
+  (3, {"name": "infonce", "symmetric": True}, 0.637),
+  (2, {"name": "infonce", "dims": (16, 12, 8, 4)}, 0.367),
+  (2, {"name": "infonce", "symmetric": True, "dims": (16, 12, 8, 4)}, 0.538),
+  (2, {"name": "cosent"}, 0.096),
+  (2, {"name": "cosent", "dims": (16, 12, 8, 4)}, 0.437),
+  (1, {"name": "supervised_contrastive"}, 0.249),
+  (1, {"name": "supervised_contrastive", "dims": (16, 12, 8, 4)}, 0.564),
 )
 def test_measured_losses_take_no_more_than_planned(num_texts, options, peak):
   options = LossOptions(**options)

@@ -27,9 +27,8 @@ def rows_of_pairs(kind, name, values, cosines, threshold=None):
   ]
   gold = embedding_evaluation.gold_values(kind, examples)
   cosines = np.array(cosines, np.float32)
-  return rows_of(
-    embedding_evaluation.report_pairs(examples, gold, cosines, threshold)
-  )
+  found = embedding_evaluation.report_pairs(examples, gold, cosines, threshold)
+  return rows_of(found)
 
 
 def test_scored_pairs_are_listed_by_difference_of_ranks():

@@ -5,6 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 import tiny_model
 from modeling_test import weight_of
+from parametrize import parametrize
 
 import modeling
 import optimization
@@ -86,18 +87,14 @@ def seeded(encode_fn):
   )
 
 
-def draw_weights(session):
-  """Initializes all variables with the same weights in every graph."""
-  session.run(tf.global_variables_initializer())
-  for variable in tf.trainable_variables():
-    for copy in getattr(variable, "values", [variable]):  # of each replica
-      copy.load(weight_of(variable), session)
-
-
 def run(found):
   """Loss and dense gradients by name."""
   with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
-    draw_weights(session)
+    # The same weights in every graph.
+    session.run(tf.global_variables_initializer())
+    for variable in tf.trainable_variables():
+      for copy in getattr(variable, "values", [variable]):  # of each replica
+        copy.load(weight_of(variable), session)
     dense = {
       optimization.name_of(variable): tf.convert_to_tensor(gradient)
       for variable, gradient in zip(found.variables, found.gradients)
@@ -156,25 +153,22 @@ def whole():
 
 
 @pytest.mark.train
-@pytest.mark.parametrize(
-  ("name", "num_micro_batches", "compute"),
-  [
-    ("infonce", 1, None),
-    *((name, count, None) for name in LOSSES for count in (2, 4)),
-    ("infonce", 4, FAST),
-  ],
+@parametrize(
+  "name, num_micro_batches, compute",
+  ("infonce", 1, None),
+  *((name, count, None) for name in LOSSES for count in (2, 4)),
+  ("infonce", 4, FAST),
 )
 def test_micro_batches_equal_the_batch(whole, name, num_micro_batches, compute):
-  loss, found, sparse = cached_gradients(
-    name, seeded(encoder(compute=compute)), num_micro_batches
-  )
+  encode_fn = seeded(encoder(compute=compute))
+  loss, found, sparse = cached_gradients(name, encode_fn, num_micro_batches)
   assert loss == pytest.approx(whole[name][0], rel=1e-6)
   assert_same_gradients(found, whole[name][1])
   assert sparse == {"bert/embeddings/word_embeddings"}
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("compute", [FastCompute(), FAST])
+@parametrize("compute", FastCompute(), FAST)
 def test_both_passes_of_a_micro_batch_drop_the_same_elements(compute):
   encode_fn = seeded(encoder(DROPOUT, compute))
   expected_loss, expected = plain_gradients("infonce", encode_fn, 4)
@@ -205,8 +199,8 @@ def test_loss_scale_scales_the_gradients_but_not_the_loss(whole):
 
 
 @pytest.mark.train
-@pytest.mark.parametrize(
-  ("name", "num_micro_batches"), [("infonce", 1), ("infonce", 2), ("cosent", 2)]
+@parametrize(
+  "name, num_micro_batches", ("infonce", 1), ("infonce", 2), ("cosent", 2)
 )
 def test_replicas_equal_the_global_batch(whole, name, num_micro_batches):
   means = []

@@ -5,6 +5,7 @@ import logging
 
 import numpy as np
 import pytest
+from parametrize import parametrize
 
 from bertlib.data.text_groups import Example
 from bertlib.tasks.embeddings import hard_negatives
@@ -83,7 +84,7 @@ def mine(tmp_path, rows, names="q{}", **options):
   return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("options", REFERENCE, ids=str)
+@parametrize("options", *REFERENCE, ids=str)
 def test_negatives_are_those_of_sentence_transformers(tmp_path, options):
   found = [
     (row["query"], row["positive"], *row["negatives"])

@@ -7,6 +7,7 @@ import pytest
 import reference_data
 from hypothesis import given
 from hypothesis import strategies as st
+from parametrize import parametrize
 from refused import assert_refused
 
 from bertlib.cli.errors import InputError
@@ -25,17 +26,15 @@ def write(tmp_path, text, name="data.conll"):
   return str(path)
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "text",
-  [
-    "Ann\tB-PER\nleft\tO\n\nRome\tB-LOC\n",
-    "Ann\tB-PER\nleft\tO\n\nRome\tB-LOC\n\n\n",
-    "Ann\tB-PER\nleft\tO\n\nRome\tB-LOC",
-    "Ann\tB-PER\r\nleft\tO\r\n\r\nRome\tB-LOC\r\n\r\n",
-    "\ufeffAnn\tB-PER\nleft\tO\n\t\nRome\tB-LOC\n",
-    "-DOCSTART- -X-\n\nAnn B-PER\nleft O\n\nRome B-LOC\n",
-    "Ann  B-PER\nleft   O\n\nRome  B-LOC\n",
-  ],
+  "Ann\tB-PER\nleft\tO\n\nRome\tB-LOC\n",
+  "Ann\tB-PER\nleft\tO\n\nRome\tB-LOC\n\n\n",
+  "Ann\tB-PER\nleft\tO\n\nRome\tB-LOC",
+  "Ann\tB-PER\r\nleft\tO\r\n\r\nRome\tB-LOC\r\n\r\n",
+  "\ufeffAnn\tB-PER\nleft\tO\n\t\nRome\tB-LOC\n",
+  "-DOCSTART- -X-\n\nAnn B-PER\nleft O\n\nRome B-LOC\n",
+  "Ann  B-PER\nleft   O\n\nRome  B-LOC\n",
 )
 def test_columns_are_read_with_any_line_ends_and_blank_lines(tmp_path, text):
   first, second = ner_files.read_sentences(write(tmp_path, text), Columns())
@@ -53,25 +52,23 @@ def test_columns_and_delimiters_may_vary(tmp_path):
   assert sentence.tags == ["B-LOC", "O"]
 
 
-@pytest.mark.parametrize(
-  ("text", "columns", "fault"),
-  [
-    ("Ann\tO\n\nleft\tO\nRome\n", Columns(), "line 4: has 1 columns"),
-    ("Ann\tO\n\nleft\tVB\tO\n", Columns(), "line 3: has 3 columns"),
-    ("Ann\tO\n", Columns(tag=3), "line 1: "),
-    ("", Columns(), "has no sentences"),
-    ("\n\r\n", Columns(), "has no sentences"),
-    ("-DOCSTART- O\n", Columns(), "has no sentences"),
-    ("Ann left .\nBob met .\n", TO_TAG, "line 1: looks like a sentence"),
-    ("Ann left .\nBob met .\nAnn met Bob .\n", TO_TAG, "line 1: looks like"),
-    ("-DOCSTART- -X- O\n\nAnn left .\n", TO_TAG, "line 3: looks like"),
-    ("我爱北京，你呢。\n好\n", TO_TAG, "line 1: looks like a sentence"),
-    ("今天天气很好。\n", TO_TAG, "line 1: looks like a sentence"),
-    ("Ann left.\nNo.\n", TO_TAG._replace(delimiter="\t"), "line 1: looks like"),
-    ("Ann left.\nNo.\n", TO_TAG._replace(delimiter="|"), "line 1: looks like"),
-    ("Ann,B-PER\nleft,O\n\nBob,B-PER\n", TO_TAG, "such as Ann,B-PER"),
-    ("OK\nYes\n#MeToo is big\n", TO_TAG, "line 3: looks like a sentence"),
-  ],
+@parametrize(
+  "text, columns, fault",
+  ("Ann\tO\n\nleft\tO\nRome\n", Columns(), "line 4: has 1 columns"),
+  ("Ann\tO\n\nleft\tVB\tO\n", Columns(), "line 3: has 3 columns"),
+  ("Ann\tO\n", Columns(tag=3), "line 1: "),
+  ("", Columns(), "has no sentences"),
+  ("\n\r\n", Columns(), "has no sentences"),
+  ("-DOCSTART- O\n", Columns(), "has no sentences"),
+  ("Ann left .\nBob met .\n", TO_TAG, "line 1: looks like a sentence"),
+  ("Ann left .\nBob met .\nAnn met Bob .\n", TO_TAG, "line 1: looks like"),
+  ("-DOCSTART- -X- O\n\nAnn left .\n", TO_TAG, "line 3: looks like"),
+  ("我爱北京，你呢。\n好\n", TO_TAG, "line 1: looks like a sentence"),
+  ("今天天气很好。\n", TO_TAG, "line 1: looks like a sentence"),
+  ("Ann left.\nNo.\n", TO_TAG._replace(delimiter="\t"), "line 1: looks like"),
+  ("Ann left.\nNo.\n", TO_TAG._replace(delimiter="|"), "line 1: looks like"),
+  ("Ann,B-PER\nleft,O\n\nBob,B-PER\n", TO_TAG, "such as Ann,B-PER"),
+  ("OK\nYes\n#MeToo is big\n", TO_TAG, "line 3: looks like a sentence"),
 )
 def test_what_is_not_words_with_tags_is_refused(tmp_path, text, columns, fault):
   path = write(tmp_path, text)
@@ -79,14 +76,12 @@ def test_what_is_not_words_with_tags_is_refused(tmp_path, text, columns, fault):
     ner_files.read_sentences(path, columns)
 
 
-@pytest.mark.parametrize(
-  ("name", "content", "fault"),
-  [
-    ("none", None, "cannot be read"),
-    ("a.csv", "id,text\n1,Ann left Rome.\n2,Bob met Ann\n", "is a table"),
-    ("a.json", '[{"text": "a b"}]\n', r"a\.json: is JSON"),
-    ("a.json", "[\n{\n}\n]\n", r"a\.json: is JSON"),
-  ],
+@parametrize(
+  "name, content, fault",
+  ("none", None, "cannot be read"),
+  ("a.csv", "id,text\n1,Ann left Rome.\n2,Bob met Ann\n", "is a table"),
+  ("a.json", '[{"text": "a b"}]\n', r"a\.json: is JSON"),
+  ("a.json", "[\n{\n}\n]\n", r"a\.json: is JSON"),
 )
 def test_no_file_or_another_format_is_refused(tmp_path, name, content, fault):
   if content:
@@ -115,13 +110,11 @@ def test_json_lines_with_text_and_entities(tmp_path):
 
 
 @pytest.mark.needs_data
-@pytest.mark.parametrize(
+@parametrize(
   "name, num_sentences, num_entities",
-  [
-    ("wnut17/train.conll", 3394, 1975),
-    ("wnut17/test.conll", 1287, 1079),
-    ("ncbi-disease/train.tsv", 5432, 5145),
-  ],
+  ("wnut17/train.conll", 3394, 1975),
+  ("wnut17/test.conll", 1287, 1079),
+  ("ncbi-disease/train.tsv", 5432, 5145),
 )
 def test_published_data_sets_are_read_whole(name, num_sentences, num_entities):
   path = str(reference_data.data(f"ner/{name}"))
@@ -135,19 +128,17 @@ def words_of(path, columns):
   return [s.words for s in ner_files.read_sentences(path, columns)]
 
 
-@pytest.mark.parametrize(
-  ("text", "tags", "logged"),
-  [
-    ("word tag\nParis B-LOC\n", "B-LOC", "line 1: is read as the names of"),
-    (
-      "Ann PER_B\nLee PER_I\nleft O\nRome LOC_B\n",
-      "B-PER I-PER O B-LOC",
-      "PER_B is read as B-PER, others likewise; 2 entities",
-    ),
-    ("Ann PER\nleft O\nAcme ORG\n", "PER O ORG", "2 entities; seqeval finds 1"),
-    ("Ann NN\nleft VB\n", "NN VB", "no word is tagged O"),
-    ("Ann B-PER\nleft O\nRome S-LOC\n", "B-PER O S-LOC", None),
-  ],
+@parametrize(
+  "text, tags, logged",
+  ("word tag\nParis B-LOC\n", "B-LOC", "line 1: is read as the names of"),
+  (
+    "Ann PER_B\nLee PER_I\nleft O\nRome LOC_B\n",
+    "B-PER I-PER O B-LOC",
+    "PER_B is read as B-PER, others likewise; 2 entities",
+  ),
+  ("Ann PER\nleft O\nAcme ORG\n", "PER O ORG", "2 entities; seqeval finds 1"),
+  ("Ann NN\nleft VB\n", "NN VB", "no word is tagged O"),
+  ("Ann B-PER\nleft O\nRome S-LOC\n", "B-PER O S-LOC", None),
 )
 def test_unusual_tags_are_reported(tmp_path, caplog, text, tags, logged):
   with caplog.at_level("INFO", "absl"):
@@ -156,12 +147,10 @@ def test_unusual_tags_are_reported(tmp_path, caplog, text, tags, logged):
   assert logged in caplog.text if logged else not caplog.messages
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "texts",
-  [
-    ["Ann left Rome.", "Bob met Ann Lee.", "Nothing happened."],
-    ["Ann", "Ann left.", "Ann, Bob met Cy."],
-  ],
+  ["Ann left Rome.", "Bob met Ann Lee.", "Nothing happened."],
+  ["Ann", "Ann left.", "Ann, Bob met Cy."],
 )
 def test_lines_of_other_numbers_of_words_are_texts(tmp_path, texts, log):
   path = write(tmp_path, "\n\n".join(texts))
@@ -188,36 +177,34 @@ COMMENTED = [
 ]
 
 
-@pytest.mark.parametrize(
-  ("text", "columns", "words"),
-  [
-    *(
-      (text, Columns(needs_tags=needs_tags), words)
-      for text, words in FIRST_LINES
-      for needs_tags in (True, False)
-    ),
-    ("Ann NNP B-PER\nleft VBD O\n", TO_TAG, ANN_LEFT),
-    ("Ann PER\nleft O\n", TO_TAG, ANN_LEFT),
-    ("Ann NNP\nleft VBD\n", TO_TAG._replace(delimiter=" "), ANN_LEFT),
-    ("Ann\tNNP\nleft\tVBD\n", TO_TAG, ANN_LEFT),
-    ("1 Ann NNP\n2 left VBD\n", TO_TAG._replace(word=2), ANN_LEFT),
-    ("Ann\nleft\n", TO_TAG, ANN_LEFT),
-    ("http://a.b/c?d=e", TO_TAG, [["http://a.b/c?d=e"]]),
-    *((text, TO_TAG, [[text]]) for text in ("北京", "。", "3,5")),
-    ("#\tO\n#new\tO\n", Columns(), [["#", "#new"]]),
-    *(
-      (text, Columns(2, needs_tags=needs_tags), [["#", "Ann"]])
-      for text in COMMENTED
-      for needs_tags in (True, False)
-    ),
-    ("# a note\nAnn B-PER\n# a b c\nleft O\n", Columns(), ANN_LEFT),
-    ("# text = Ann\nAnn left O\n", Columns(2), [["left"]]),
-    ("#begin document (x)\nAnn\nleft\n#end document\n", TO_TAG, ANN_LEFT),
-    ("# a note\n#\n#new\nleft\n", TO_TAG, [["#", "#new", "left"]]),
-    ("#a\n#b\n", TO_TAG, [["#a", "#b"]]),
-    ("# = O\nAnn = O\n", Columns(), [["#", "Ann"]]),
-    ("\xa0\tO\nAnn\tO\n", Columns(), [["\xa0", "Ann"]]),
-  ],
+@parametrize(
+  "text, columns, words",
+  *(
+    (text, Columns(needs_tags=needs_tags), words)
+    for text, words in FIRST_LINES
+    for needs_tags in (True, False)
+  ),
+  ("Ann NNP B-PER\nleft VBD O\n", TO_TAG, ANN_LEFT),
+  ("Ann PER\nleft O\n", TO_TAG, ANN_LEFT),
+  ("Ann NNP\nleft VBD\n", TO_TAG._replace(delimiter=" "), ANN_LEFT),
+  ("Ann\tNNP\nleft\tVBD\n", TO_TAG, ANN_LEFT),
+  ("1 Ann NNP\n2 left VBD\n", TO_TAG._replace(word=2), ANN_LEFT),
+  ("Ann\nleft\n", TO_TAG, ANN_LEFT),
+  ("http://a.b/c?d=e", TO_TAG, [["http://a.b/c?d=e"]]),
+  *((text, TO_TAG, [[text]]) for text in ("北京", "。", "3,5")),
+  ("#\tO\n#new\tO\n", Columns(), [["#", "#new"]]),
+  *(
+    (text, Columns(2, needs_tags=needs_tags), [["#", "Ann"]])
+    for text in COMMENTED
+    for needs_tags in (True, False)
+  ),
+  ("# a note\nAnn B-PER\n# a b c\nleft O\n", Columns(), ANN_LEFT),
+  ("# text = Ann\nAnn left O\n", Columns(2), [["left"]]),
+  ("#begin document (x)\nAnn\nleft\n#end document\n", TO_TAG, ANN_LEFT),
+  ("# a note\n#\n#new\nleft\n", TO_TAG, [["#", "#new", "left"]]),
+  ("#a\n#b\n", TO_TAG, [["#a", "#b"]]),
+  ("# = O\nAnn = O\n", Columns(), [["#", "Ann"]]),
+  ("\xa0\tO\nAnn\tO\n", Columns(), [["\xa0", "Ann"]]),
 )
 def test_words_of_columns_are_read(tmp_path, text, columns, words):
   assert words_of(write(tmp_path, text), columns) == words
@@ -231,24 +218,22 @@ def of_abc(*entities):
   return {"text": "abc", "entities": entities}
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "row, message",
-  [
-    (of_abc(entity(0, 9)), "is not an entity"),
-    (of_abc(entity(2, 2)), "is not an entity"),
-    (of_abc(entity(0, 1.5)), "is not an entity"),
-    (of_abc({"start": 0, "end": 2}), "is not an entity"),
-    (of_abc("X"), "is not an entity"),
-    (of_abc({"start_offset": 0, "end_offset": 1, "label": "X"}), "needs label"),
-    (of_abc(entity(0, 2), entity(1, 3)), "overlap"),
-    ([], ""),
-    ({"words": []}, ""),
-    ({"text": "a", "entities": None}, 'no "entities"'),
-    ({"text": "a", "entities": 3}, '"entities" is not a list'),
-    ({}, "its keys are: none"),
-    ({"tokens": [1], "tags": ["O"]}, '"tokens" is not a list of strings'),
-    ({"tokens": ["a"], "tags": []}, "1 tokens, but 0 tags"),
-  ],
+  (of_abc(entity(0, 9)), "is not an entity"),
+  (of_abc(entity(2, 2)), "is not an entity"),
+  (of_abc(entity(0, 1.5)), "is not an entity"),
+  (of_abc({"start": 0, "end": 2}), "is not an entity"),
+  (of_abc("X"), "is not an entity"),
+  (of_abc({"start_offset": 0, "end_offset": 1, "label": "X"}), "needs label"),
+  (of_abc(entity(0, 2), entity(1, 3)), "overlap"),
+  ([], ""),
+  ({"words": []}, ""),
+  ({"text": "a", "entities": None}, 'no "entities"'),
+  ({"text": "a", "entities": 3}, '"entities" is not a list'),
+  ({}, "its keys are: none"),
+  ({"tokens": [1], "tags": ["O"]}, '"tokens" is not a list of strings'),
+  ({"tokens": ["a"], "tags": []}, "1 tokens, but 0 tags"),
 )
 def test_a_row_without_its_annotation_is_refused(tmp_path, row, message):
   path = write(tmp_path, json.dumps(row), "data.jsonl")
@@ -256,7 +241,7 @@ def test_a_row_without_its_annotation_is_refused(tmp_path, row, message):
     ner_files.read_sentences(path, Columns())
 
 
-@pytest.mark.parametrize("columns", [Columns(), TO_TAG])
+@parametrize("columns", Columns(), TO_TAG)
 def test_a_row_without_words_is_a_sentence(tmp_path, columns):
   rows = [{"tokens": [], "tags": []}, {"tokens": ["a"], "tags": ["O"]}]
   rows += [{"text": "", "entities": []}]

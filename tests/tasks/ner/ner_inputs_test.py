@@ -1,6 +1,7 @@
 """Tests of the inputs of run_ner.py."""
 
 import pytest
+from parametrize import parametrize
 from refused import assert_refused
 
 from bertlib.cli import option
@@ -15,12 +16,12 @@ def columns(**flags):
   return ner_files.columns_of(option.make(NerSettings, **flags))
 
 
-@pytest.mark.parametrize("text", [*ESCAPES, "|", "·", "｜", "、 ", None])
+@parametrize("text", *ESCAPES, "|", "·", "｜", "、 ", None)
 def test_a_delimiter_may_be_any_characters_and_escapes(text):
   assert columns(delimiter=text).delimiter == ESCAPES.get(text, text)
 
 
-@pytest.mark.parametrize("text", ["\\", r"\x0"])
+@parametrize("text", "\\", r"\x0")
 def test_an_incomplete_escape_sequence_is_refused(text):
   assert_refused("--delimiter=", columns, delimiter=text)
 
@@ -30,15 +31,13 @@ def tagged(*rows):
   return [ner.from_words(w, r.split(), "line 1") for w, r in zip(words, rows)]
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "rows, message",
-  [
-    (["B-X I-X O"], None),
-    (["I-X B-X O I-X", "I-X"], "f.conll: tags are in IOB1"),
-    (["I-X O", "B-X I-X"], "f.conll: 1 tags are invalid in BIO"),
-    (["B-X E-X S-X"], None),
-    (["X X O"], None),
-  ],
+  (["B-X I-X O"], None),
+  (["I-X B-X O I-X", "I-X"], "f.conll: tags are in IOB1"),
+  (["I-X O", "B-X I-X"], "f.conll: 1 tags are invalid in BIO"),
+  (["B-X E-X S-X"], None),
+  (["X X O"], None),
 )
 def test_tags_are_repaired_and_counted(caplog, rows, message):
   settings = option.make(NerSettings, train_file="f.conll")

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from parametrize import parametrize
 
 from bertlib.tasks.ner import ner_files
 
@@ -34,16 +35,14 @@ JAVASCRIPT = [
 BYTES = [("Zoë és Béla", [(0, 4), (9, 14)]), ("Jon", [(0, 3)])]
 
 
-@pytest.mark.parametrize(
-  ("texts", "spans", "units"),
-  [
-    (
-      JAVASCRIPT,
-      [[(2, 11), (17, 26)], [(0, 3), (8, 12)], [(4, 7)]],
-      "UTF-16 units",
-    ),
-    (BYTES, [[(0, 3), (7, 11)], [(0, 3)]], "bytes of UTF-8"),
-  ],
+@parametrize(
+  "texts, spans, units",
+  (
+    JAVASCRIPT,
+    [[(2, 11), (17, 26)], [(0, 3), (8, 12)], [(4, 7)]],
+    "UTF-16 units",
+  ),
+  (BYTES, [[(0, 3), (7, 11)], [(0, 3)]], "bytes of UTF-8"),
 )
 def test_other_units_are_read_and_reported(texts, spans, units, caplog):
   assert in_characters(*texts) == spans
@@ -65,15 +64,13 @@ def test_offsets_in_characters_are_never_converted(data):
   assert in_characters((text, spans)) == [spans]
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "texts, count, entity",
-  [
-    # One entity is not whole words in UTF-16 units either.
-    ([*JAVASCRIPT, ("🚀 Mira", [(3, 5)])], "4 of 6", "ira Holt "),
-    ([("Mira Holt", [(0, 8)]), ("Jon", [(0, 3)])], "1 of 2", "Mira Hol"),
-    ([("deutschlandweit", [(0, 11)])], "1 of 1", "deutschland"),
-    ([("Mira left", [(1, 4)]), ("Jon", [(1, 3)])], "2 of 2", "ira"),
-  ],
+  # One entity is not whole words in UTF-16 units either.
+  ([*JAVASCRIPT, ("🚀 Mira", [(3, 5)])], "4 of 6", "ira Holt "),
+  ([("Mira Holt", [(0, 8)]), ("Jon", [(0, 3)])], "1 of 2", "Mira Hol"),
+  ([("deutschlandweit", [(0, 11)])], "1 of 1", "deutschland"),
+  ([("Mira left", [(1, 4)]), ("Jon", [(1, 3)])], "2 of 2", "ira"),
 )
 def test_entities_that_split_words_are_counted(caplog, texts, count, entity):
   assert in_characters(*texts) == [spans for _, spans in texts]
@@ -83,7 +80,7 @@ def test_entities_that_split_words_are_counted(caplog, texts, count, entity):
   assert f"as do {count} entities of the file" in message
 
 
-@pytest.mark.parametrize("span", [(0, 4), (0, 5), (4, 10), (5, 9), (10, 13)])
+@parametrize("span", (0, 4), (0, 5), (4, 10), (5, 9), (10, 13))
 def test_whole_words_with_white_space_around_are_not_reported(caplog, span):
   assert in_characters(("Mira left  (x)", [span])) == [[span]]
   assert not caplog.messages
@@ -98,19 +95,17 @@ def test_entities_of_white_space_are_counted(caplog):
   )
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "span",
-  [
-    {"start": 3, "end": 99, "label": "X"},
-    {"start": 3, "end": 3, "label": "X"},
-    {"start": 3},
-    {"start": "3", "end": "7", "label": "X"},
-    {"start": None, "end": 7, "label": "X"},
-    {"start": float("nan"), "end": 7, "label": "X"},
-    [3, 7, "X"],
-    "X",
-    None,
-  ],
+  {"start": 3, "end": 99, "label": "X"},
+  {"start": 3, "end": 3, "label": "X"},
+  {"start": 3},
+  {"start": "3", "end": "7", "label": "X"},
+  {"start": None, "end": 7, "label": "X"},
+  {"start": float("nan"), "end": 7, "label": "X"},
+  [3, 7, "X"],
+  "X",
+  None,
 )
 def test_invalid_entities_are_left_to_the_reader(span):
   texts = [*annotated(*JAVASCRIPT), ("🚀 Mira", [span], "line 4")]

@@ -4,6 +4,7 @@ import pytest
 import tiny_model
 from hypothesis import given
 from hypothesis import strategies as st
+from parametrize import parametrize
 
 from bertlib.tasks.ner import ner, ner_decoding
 
@@ -44,23 +45,21 @@ def test_entities_cut_words_and_hold_all_words_inside(text, data):
   assert sentence.tags == tags
 
 
-@pytest.mark.parametrize(
-  ("text", "words"),
-  [
-    *(
-      (f"a {word}, b", ["a", word, ",", "b"])
-      for word in (
-        "हिन्दी",  # vowel signs
-        "ภาษาไทยที่",
-        "مُحَمَّد",
-        "می\u200cخواهم",  # a non-joiner within the word
-        "Rene\u0301e",
-        "in\u00adter",  # a soft hyphen
-      )
-    ),
-    ("❤\ufe0fabc", ["❤", "\ufe0f", "abc"]),
-    ("我爱New York。", ["我", "爱", "New", "York", "。"]),
-  ],
+@parametrize(
+  "text, words",
+  *(
+    (f"a {word}, b", ["a", word, ",", "b"])
+    for word in (
+      "हिन्दी",  # vowel signs
+      "ภาษาไทยที่",
+      "مُحَمَّد",
+      "می\u200cخواهم",  # a non-joiner within the word
+      "Rene\u0301e",
+      "in\u00adter",  # a soft hyphen
+    )
+  ),
+  ("❤\ufe0fabc", ["❤", "\ufe0f", "abc"]),
+  ("我爱New York。", ["我", "爱", "New", "York", "。"]),
 )
 def test_marks_are_part_of_a_word_and_ideographs_are_words(text, words):
   assert ner.from_text(text).words == words

@@ -10,6 +10,7 @@ import pytest
 import run_outputs
 import tensorflow.compat.v1 as tf
 import tiny_pretraining
+from parametrize import parametrize
 
 import run_pretraining
 from bertlib.cli.errors import InputError
@@ -72,20 +73,16 @@ def test_training_ends_with_the_step_that_uses_up_the_budget(folder):
   assert (variables["global_step"], variables["budget/tokens"]) == expected
 
 
-def assert_same_training(folder, other):
-  """Asserts that all but the measured time is equal, bit for bit."""
-  found, expected = map(run_outputs.read_variables, (folder, other))
-  for variables in (found, expected):
-    assert variables.pop("budget/seconds") > 0
-  run_outputs.assert_same_bits(found, expected)
-
-
 def test_resumed_run_ends_with_the_weights_of_a_whole_one(folder, tmp_path):
   for path in (folder / "whole").glob("model.ckpt-6.*"):
     shutil.copy(path, tmp_path)
   done = commands.succeed(SCRIPT, *flags(folder, tmp_path))
   assert "from step 6 within --token_budget=1500," in done.stderr
-  assert_same_training(tmp_path, folder / "whole")
+  # All but the measured time is equal, bit for bit.
+  resumed, whole = map(run_outputs.read_variables, (tmp_path, folder / "whole"))
+  for variables in (resumed, whole):
+    assert variables.pop("budget/seconds") > 0
+  run_outputs.assert_same_bits(resumed, whole)
 
 
 @pytest.mark.slow
@@ -114,13 +111,11 @@ def test_last_step_of_a_budget_is_evaluated(folder, tmp_path):
   assert row.startswith(f'{{"step": {last}, ')
 
 
-@pytest.mark.parametrize(
-  ("given", "changed"),
-  [
-    ("--token_budget=3000", {"token_budget": 3000}),
-    ("--time_budget_minutes=5", {"time_budget_minutes": 5}),
-    ("no budget", {"warmup_proportion": None, "num_train_steps": 50}),
-  ],
+@parametrize(
+  "given, changed",
+  ("--token_budget=3000", {"token_budget": 3000}),
+  ("--time_budget_minutes=5", {"time_budget_minutes": 5}),
+  ("no budget", {"warmup_proportion": None, "num_train_steps": 50}),
 )
 def test_another_budget_is_refused_to_resume(folder, given, changed):
   whole = folder / "whole"

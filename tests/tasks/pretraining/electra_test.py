@@ -12,6 +12,7 @@ import run_outputs
 import tensorflow.compat.v1 as tf
 import tiny_pretraining
 import wrong_input_world
+from parametrize import parametrize
 from scipy import special
 from tiny_pretraining import CONFIG, NUM_PREDICTIONS, SEQ_LENGTH, random_example
 
@@ -48,11 +49,14 @@ def batch_of(num_examples):
   return batch | {"masked_lm_draws": draws}
 
 
+def encoder_of(batch, objective=ELECTRA):
+  arguments = CONFIG, False, batch, False
+  return run_pretraining.create_encoder(*arguments, objective=objective)
+
+
 def loss_of(batch, objective=ELECTRA, total_weights=None):
   batch = {name: tf.constant(values) for name, values in batch.items()}
-  model = run_pretraining.create_encoder(
-    CONFIG, False, batch, False, objective=objective
-  )
+  model = encoder_of(batch, objective)
   return run_pretraining.pretraining_loss(
     CONFIG, model, batch, total_weights, objective
   )
@@ -114,13 +118,7 @@ def test_losses_and_metrics_are_those_of_their_definitions(session):
   batch = batch_of(8)
   total, measured = loss_of(batch)
   with tf.variable_scope("", reuse=True):
-    model = run_pretraining.create_encoder(
-      CONFIG,
-      False,
-      {n: tf.constant(v) for n, v in batch.items()},
-      False,
-      objective=ELECTRA,
-    )
+    model = encoder_of({n: tf.constant(v) for n, v in batch.items()})
     ids = tf.placeholder(tf.int32, [None, None])
     logits = model.replaced_token_logits(ids)
     words = modeling.masked_lm_logits(
@@ -131,16 +129,13 @@ def test_losses_and_metrics_are_those_of_their_definitions(session):
   initialize(session)
   session.run(tf.local_variables_initializer())
   session.run({name: update for name, (_, update) in updates.items()})
-  found, total, words = session.run(
-    [{name: value for name, (value, _) in updates.items()}, total, words]
-  )
+  values = {name: value for name, (value, _) in updates.items()}
+  found, total, words = session.run([values, total, words])
 
-  words = special.log_softmax(words, axis=-1).reshape(
-    [8, NUM_PREDICTIONS, CONFIG.vocab_size]
-  )
-  samples = (
-    np.cumsum(np.exp(words), -1) <= batch["masked_lm_draws"][..., np.newaxis]
-  ).sum(-1)
+  shape = [8, NUM_PREDICTIONS, CONFIG.vocab_size]
+  words = special.log_softmax(words, axis=-1).reshape(shape)
+  draws = batch["masked_lm_draws"][..., np.newaxis]
+  samples = (np.cumsum(np.exp(words), -1) <= draws).sum(-1)
   replaced, labels = batch["input_ids"].copy(), np.zeros([8, SEQ_LENGTH], bool)
   losses = []
   for row, slot in np.argwhere(batch["masked_lm_weights"]):
@@ -150,10 +145,8 @@ def test_losses_and_metrics_are_those_of_their_definitions(session):
     replaced[row, position] = samples[row, slot]
     labels[row, position] = samples[row, slot] != original
   is_token = batch["input_mask"] > 0
-  scores, labels = (
-    session.run(logits, {ids: replaced})[is_token],
-    labels[is_token],
-  )
+  labels = labels[is_token]
+  scores = session.run(logits, {ids: replaced})[is_token]
   disc = np.mean(np.logaddexp(0.0, np.where(labels, -scores, scores)))
   pairs = scores[labels][:, np.newaxis] - scores[~labels]
   expected = {
@@ -170,7 +163,7 @@ def test_losses_and_metrics_are_those_of_their_definitions(session):
   assert total == pytest.approx(np.mean(losses) + 50.0 * disc, rel=1e-5)
 
 
-@pytest.mark.parametrize("objective", [ELECTRA, DISENTANGLED])
+@parametrize("objective", ELECTRA, DISENTANGLED)
 def test_the_discriminator_trains_no_weight_of_a_generator(session, objective):
   only_disc = dataclasses.replace(objective, masked_lm_weight=0.0)
   loss, _ = loss_of(batch_of(4), only_disc)
@@ -201,12 +194,9 @@ def test_own_tables_begin_at_the_generators(session):
       loss, _ = loss_of(batch_of(4), objective)
       own.run(tf.global_variables_initializer())
       for variable in tf.trainable_variables():
-        name = variable.op.name.replace(
-          "generator/embeddings", "bert/embeddings"
-        )
-        seed = sum(map(ord, name))
+        name = variable.op.name.replace("generator/emb", "bert/emb")
+        draw = np.random.RandomState(sum(map(ord, name)))
         if "_added" not in name:
-          draw = np.random.RandomState(seed)
           variable.load(draw.normal(0, 0.3, variable.shape.as_list()), own)
       losses.append(own.run(loss))
   assert losses[0] == pytest.approx(losses[1], rel=1e-6)
@@ -223,12 +213,8 @@ def test_micro_batches_add_up_to_the_batch(session):
 
     def loss_fn(batch, _, arguments=arguments):
       totals = run_pretraining.loss_normalizers(features, arguments, ELECTRA)
-      model = run_pretraining.create_encoder(
-        CONFIG, False, batch, False, objective=ELECTRA
-      )
-      loss, measured = run_pretraining.pretraining_loss(
-        CONFIG, model, batch, totals, ELECTRA
-      )
+      arguments = CONFIG, encoder_of(batch), batch, totals, ELECTRA
+      loss, measured = run_pretraining.pretraining_loss(*arguments)
       return loss, run_pretraining.measured_means(measured, totals)
 
     with tf.variable_scope("", reuse=tf.AUTO_REUSE):
@@ -254,14 +240,9 @@ def data_folder(tmp_path_factory):
 
 
 def pretraining(folder, name, *more):
-  flags = tiny_pretraining.flags(
-    folder,
-    objective="electra",
-    output_dir=folder / name,
-    vocab_file=folder / "vocab.txt",
-    num_train_steps=6,
-    save_checkpoints_steps=3,
-  )
+  values = {"output_dir": folder / name, "vocab_file": folder / "vocab.txt"}
+  values |= {"num_train_steps": 6, "save_checkpoints_steps": 3}
+  flags = tiny_pretraining.flags(folder, objective="electra", **values)
   switches = "--do_train", "--remask", "--xla=off"
   return ["run_pretraining.py", *switches, *flags, *more]
 
@@ -295,20 +276,17 @@ def test_resumed_training_ends_with_the_same_weights(folder, whole):
 def test_other_weights_of_the_losses_are_refused(folder, whole):
   changed = folder / "changed"
   shutil.copytree(whole, changed)
-  path = changed / "model.json"
-  description = json.loads(path.read_text())
-  description["replaced_tokens"]["disc_weight"] = 25.0
-  path.write_text(json.dumps(description))
-  done = commands.fail(
-    "run_pretraining.py",
-    "--do_train",
-    *tiny_pretraining.flags(folder, output_dir=changed, objective="electra"),
-  )
+  replaced = run_outputs.read_json(changed / "model.json")["replaced_tokens"]
+  replaced["disc_weight"] = 25.0
+  run_outputs.edit_json(changed / "model.json", replaced_tokens=replaced)
+  values = {"output_dir": changed, "objective": "electra"}
+  flags = tiny_pretraining.flags(folder, **values)
+  done = commands.fail("run_pretraining.py", "--do_train", *flags)
   assert "a model with replaced_tokens disc_weight 25.0, but" in str(done)
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("encoder", [False, True])
+@parametrize("encoder", False, True)
 def test_exports_have_the_weights_of_their_network(whole, encoder):
   source = export_model.find_source(str(whole), None, None, None, True, None)
   model = export_model.signature_model(source, encoder)
@@ -328,13 +306,8 @@ def test_exports_have_the_weights_of_their_network(whole, encoder):
 def test_masks_are_filled_by_the_generator(whole, folder):
   path = folder / "texts.txt"
   path.write_text("the [MASK] sat\n")
-  commands.succeed(
-    "run_pretraining.py",
-    "--do_predict",
-    f"--predict_file={path}",
-    f"--output_dir={whole}",
-    "--xla=off",
-  )
+  paths = f"--predict_file={path}", f"--output_dir={whole}"
+  commands.succeed("run_pretraining.py", "--do_predict", "--xla=off", *paths)
   (line,) = (whole / "predictions.jsonl").read_text().splitlines()
   ((best, *_),) = json.loads(line)["masks"]
   variables = run_outputs.read_variables(whole)
@@ -361,7 +334,7 @@ def test_masks_are_filled_by_the_generator(whole, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["run_classifier", "run_squad", "run_ner"])
+@parametrize("script", "run_classifier", "run_squad", "run_ner")
 def test_own_models_are_fine_tuned_and_exported(whole, world, tmp_path, script):
   pytest.importorskip("onnx", reason="pip install -e .[onnx]")
   out = tmp_path / "out"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import commands
 import pytest
+from parametrize import parametrize
 
 import run_pretraining
 from bertlib.tasks.pretraining import objectives
@@ -36,21 +37,19 @@ def comparisons(code, names):
       yield node.lineno
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
+@parametrize("path", *MODULES, ids=lambda path: path.name)
 def test_objectives_are_compared_in_their_module_alone(path):
   names = NAMES - MODEL_TYPES if path.parent.name == "exchange" else NAMES
   assert not [*comparisons(path.read_text(encoding="utf-8"), names)]
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "line",
-  [
-    'a == "mlm"',
-    'a.b in ("nsp",)',
-    "a is not MLM_NSP",
-    "a != objectives.MLM",
-    '{"mlm": 1}[a]',
-  ],
+  'a == "mlm"',
+  'a.b in ("nsp",)',
+  "a is not MLM_NSP",
+  "a != objectives.MLM",
+  '{"mlm": 1}[a]',
 )
 def test_comparisons_are_found(line):
   assert [*comparisons(line, NAMES)]
@@ -75,7 +74,7 @@ def test_features_of_other_losses_are_not_read():
   }
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES.values())
+@parametrize("objective", *OBJECTIVES.values())
 def test_a_model_has_the_objective_that_it_was_described_with(objective):
   assert objectives.of_model(objective.description) == objective
 

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from parametrize import parametrize
 from pretraining_corpus import DOCUMENTS, Corpus, make
 
 import create_pretraining_data
@@ -47,7 +48,7 @@ LENGTHS = {
 }
 
 
-@pytest.mark.parametrize("kind", LENGTHS)
+@parametrize("kind", *LENGTHS)
 def test_tokens_fill_the_rows(kind):
   rng = random.Random(0)
   draw = LENGTHS[kind]

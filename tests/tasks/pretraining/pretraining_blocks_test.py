@@ -13,6 +13,7 @@ import commands
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from parametrize import parametrize
 from pretraining_corpus import Corpus, parsed, parts, read_file
 
 from bertlib.io import files, text_files
@@ -69,7 +70,7 @@ def test_files_of_one_document_are_dealt_evenly_too():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1"])
+@parametrize("encoding", "utf-8", "utf-16", "latin-1")
 def test_the_encoding_does_not_change_blocks(tmp_path, monkeypatch, encoding):
   monkeypatch.setattr(pretraining_blocks, "BLOCK_BYTES", 10)
   path = tmp_path / "text"
@@ -116,14 +117,12 @@ def test_a_pass_has_all_blocks_before_the_next(tmp_path, vocab_file, text_file):
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize(
+@parametrize(
   "options",
-  [
-    {},
-    {"segments": "sentences", "mask_split": (1, 0, 0)},
-    {"segments": "documents", "do_span_mask": True},
-    {"short_seq_prob": 0.9, "pack": True, "max_sequences_per_row": 4},
-  ],
+  {},
+  {"segments": "sentences", "mask_split": (1, 0, 0)},
+  {"segments": "documents", "do_span_mask": True},
+  {"short_seq_prob": 0.9, "pack": True, "max_sequences_per_row": 4},
   ids=str,
 )
 def test_any_workers_make_equal_files(tmp_path, vocab_file, text_file, options):
@@ -194,7 +193,7 @@ def test_only_a_missing_or_truncated_file_is_written_again(made):
   assert write_times(outputs)[1] == before[1]
 
 
-@pytest.mark.parametrize("changed", ["seed", "vocabulary", "text"])
+@parametrize("changed", "seed", "vocabulary", "text")
 def test_a_changed_recipe_or_text_redoes_every_file(made, changed):
   text, vocab, recipe, outputs = made
   before = write_times(outputs)
@@ -225,22 +224,19 @@ class Stopped:
     """Writes a script that executes `lines`, then creates small blocks."""
     block_bytes = os.path.getsize(self.text_file) // 11
     path = self.folder / "script.py"
-    path.write_text(
-      "\n".join(
-        [
-          f"import sys; sys.path.insert(0, {commands.ROOT!r})",
-          "import multiprocessing, os, signal",
-          "import create_pretraining_data",
-          "from bertlib.cli import app",
-          "from bertlib.tasks.pretraining import pretraining_blocks",
-          "if __name__ == '__main__':",
-          *(f"  {line}" for line in lines),
-          f"  pretraining_blocks.BLOCK_BYTES = {block_bytes}",
-          "  create_pretraining_data.define_flags()",
-          "  app.run(create_pretraining_data.main)",
-        ]
-      )
-    )
+    program = [
+      f"import sys; sys.path.insert(0, {commands.ROOT!r})",
+      "import multiprocessing, os, signal",
+      "import create_pretraining_data",
+      "from bertlib.cli import app",
+      "from bertlib.tasks.pretraining import pretraining_blocks",
+      "if __name__ == '__main__':",
+      *(f"  {line}" for line in lines),
+      f"  pretraining_blocks.BLOCK_BYTES = {block_bytes}",
+      "  create_pretraining_data.define_flags()",
+      "  app.run(create_pretraining_data.main)",
+    ]
+    path.write_text("\n".join(program))
     return str(path)
 
   def flags(self, name, num_workers):
@@ -324,26 +320,23 @@ def test_a_dead_worker_is_a_one_line_error_and_complete_files_are_kept(stopped):
   kept = stopped.run(commands.run, "worker", *lines, timeout=600)
   assert stopped.done.returncode == 1
   assert "Traceback" not in stopped.done.stderr
-  assert stopped.done.stderr.splitlines()[-1].startswith(
-    "script.py: error: a worker died (killed, or out of memory)."
-  )
+  fault = "script.py: error: a worker died (killed, or out of memory)."
+  assert stopped.done.stderr.splitlines()[-1].startswith(fault)
   assert 0 < len(kept) < 6
   assert kept.items() <= stopped.content.items()
   assert stopped.others("worker") == {RECEIPT}
   assert stopped.run(commands.succeed, "worker") == stopped.content
 
 
-@pytest.mark.parametrize(
-  ("full_at", "named"),
-  [
-    ("text", "output"),
-    (
-      "records",
-      r"{}/\.bert-tmp-\w+-\d+-out-00000-of-00006\.blocks/\d+\.tfrecord",
-    ),
-    ("file", r"{}/out-0000\d-of-00006"),
-    ("in memory", "{}/out-00000-of-00006"),
-  ],
+@parametrize(
+  "full_at, named",
+  ("text", "output"),
+  (
+    "records",
+    r"{}/\.bert-tmp-\w+-\d+-out-00000-of-00006\.blocks/\d+\.tfrecord",
+  ),
+  ("file", r"{}/out-0000\d-of-00006"),
+  ("in memory", "{}/out-00000-of-00006"),
 )
 def test_a_full_disk_is_a_one_line_error(stopped, full_at, named):
   size = min(map(len, stopped.content.values()))

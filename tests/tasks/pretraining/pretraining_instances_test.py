@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from parametrize import parametrize
 from pretraining_corpus import (
   CHINESE,
   CLS,
@@ -80,7 +81,7 @@ OPTIONS = st.fixed_dictionaries(
 LARGE = [[[3] * 5] * 5] * 10
 
 
-@pytest.mark.parametrize("split", [(1, 1, 2), (0, 1, 0)])
+@parametrize("split", (1, 1, 2), (0, 1, 0))
 def test_masked_tokens_are_replaced_by_the_split(vocab_file, split):
   options = {"dupe_factor": 20, "mask_split": split}
   records, _ = make(Corpus(LARGE), vocab_file, **options)
@@ -293,7 +294,7 @@ def test_spans_are_words_with_one_replacement(vocab_file, documents, options):
     assert len(masked) <= min(wanted, options["max_predictions_per_seq"])
 
 
-@pytest.mark.parametrize("segments", ["pairs", "sentences", "documents"])
+@parametrize("segments", "pairs", "sentences", "documents")
 def test_records_leave_no_reference_cycles(vocab_file, segments):
   # Their script does not look for any.
   corpus = Corpus([[[1, 2]] * 3 for _ in range(40)])
@@ -308,22 +309,19 @@ def test_records_leave_no_reference_cycles(vocab_file, segments):
   assert gc.collect() < 40
 
 
-@pytest.mark.parametrize(
-  ("limit", "prob", "words"),
-  [
-    (2, 0.15, "cuts off 67% of the masks. Give 6, both"),
-    (5, 0.15, "cuts off 17% of the masks. Give 6, both"),
-    (6, 0.15, None),
-    (21, 0.5, None),
-  ],
+@parametrize(
+  "limit, prob, words",
+  (2, 0.15, "cuts off 67% of the masks. Give 6, both"),
+  (5, 0.15, "cuts off 17% of the masks. Give 6, both"),
+  (6, 0.15, None),
+  (21, 0.5, None),
 )
 def test_masks_cut_off_are_reported(vocab_file, caplog, limit, prob, words):
   options = {"max_seq_length": 42, "segments": "documents", "dupe_factor": 1}
   options |= {"masked_lm_prob": prob, "max_predictions_per_seq": limit}
   corpus = Corpus([[[1] * 40] for _ in range(4)])  # 42 tokens in each record
   _, counts = make(corpus, vocab_file, short_seq_prob=0, **options)
-  create_pretraining_data.report(
-    counts, Recipe(vocab_file=vocab_file, **options)
-  )
+  recipe = Recipe(vocab_file=vocab_file, **options)
+  create_pretraining_data.report(counts, recipe)
   assert (words or "") in caplog.text
   assert ("cuts off" in caplog.text) == bool(words)

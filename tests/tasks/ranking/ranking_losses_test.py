@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from parametrize import parametrize
 
 import run_reranker
 
@@ -28,35 +29,33 @@ def loss_of(name, present, logits=LOGITS, **features):
 # Losses of sentence-transformers 6.2.0 for a model with these logits:
 # BinaryCrossEntropyLoss of the 8 pairs; ListNetLoss(mini_batch_size=-1), whose
 # labels are 50 and 0; MarginMSELoss for lists with all three documents.
-@pytest.mark.parametrize(
-  ("name", "present", "features", "expected"),
-  [
-    (
-      "bce",
-      MISSING,
-      {"labels": [[1, 0, 0.25], [1, 0, 0], [0.5, 1, 0]]},
-      1.0956895351409912,
-    ),
-    (
-      "listwise",
-      MISSING,
-      {"labels": [[1, 0, 0], [1, 0, 0], [1, 1, 0]]},
-      1.8846276998519897,
-    ),
-    (
-      "margin_mse",
-      np.ones([3, 3], int),
-      {"teacher_scores": SCORES},
-      4.864583492279053,
-    ),
-  ],
+@parametrize(
+  "name, present, features, expected",
+  (
+    "bce",
+    MISSING,
+    {"labels": [[1, 0, 0.25], [1, 0, 0], [0.5, 1, 0]]},
+    1.0956895351409912,
+  ),
+  (
+    "listwise",
+    MISSING,
+    {"labels": [[1, 0, 0], [1, 0, 0], [1, 1, 0]]},
+    1.8846276998519897,
+  ),
+  (
+    "margin_mse",
+    np.ones([3, 3], int),
+    {"teacher_scores": SCORES},
+    4.864583492279053,
+  ),
 )
 def test_losses_equal_sentence_transformers(name, present, features, expected):
   loss, _ = loss_of(name, present, **features)
   assert loss == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", run_reranker.LOSSES)
+@parametrize("name", *run_reranker.LOSSES)
 def test_a_missing_document_changes_nothing(name):
   features = {"labels": [[1, 0, 0]] * 3, "teacher_scores": SCORES}
   loss, gradient = loss_of(name, MISSING, **features)

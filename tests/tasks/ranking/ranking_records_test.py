@@ -5,6 +5,7 @@ import json
 import pytest
 import tiny_model
 import tiny_reranker
+from parametrize import parametrize
 from refused import refusal
 
 from bertlib.cli import option
@@ -30,32 +31,30 @@ def read(path, loss, *columns, **flags):
   return groups
 
 
-@pytest.mark.parametrize(
-  ("loss", "expected"),
-  [
-    (
-      "listwise",
-      [Group("x", ["a", "b"], [1, 0]), Group("y", ["c", "d", "e"], [0, 1, 1])],
-    ),
-    (
-      "margin_mse",
-      [
-        Group("x", ["a", "b"], [1, 0]),
-        Group("y", ["d", "c"], [1, 0]),
-        Group("y", ["e", "c"], [1, 0]),
-      ],
-    ),
-    (
-      "bce",
-      [
-        Group("x", ["a"], [1]),
-        Group("y", ["c"], [0]),
-        Group("x", ["b"], [0]),
-        Group("y", ["d"], [1]),
-        Group("y", ["e"], [1]),
-      ],
-    ),
-  ],
+@parametrize(
+  "loss, expected",
+  (
+    "listwise",
+    [Group("x", ["a", "b"], [1, 0]), Group("y", ["c", "d", "e"], [0, 1, 1])],
+  ),
+  (
+    "margin_mse",
+    [
+      Group("x", ["a", "b"], [1, 0]),
+      Group("y", ["d", "c"], [1, 0]),
+      Group("y", ["e", "c"], [1, 0]),
+    ],
+  ),
+  (
+    "bce",
+    [
+      Group("x", ["a"], [1]),
+      Group("y", ["c"], [0]),
+      Group("x", ["b"], [0]),
+      Group("y", ["d"], [1]),
+      Group("y", ["e"], [1]),
+    ],
+  ),
 )
 def test_rows_with_labels_are_lists_where_the_loss_needs_them(
   tmp_path, loss, expected
@@ -66,7 +65,7 @@ def test_rows_with_labels_are_lists_where_the_loss_needs_them(
   assert read(path, loss, "q", "d", label_column="l") == expected
 
 
-@pytest.mark.parametrize("loss", ["bce", "listwise"])
+@parametrize("loss", "bce", "listwise")
 def test_one_column_of_texts_is_no_list(tmp_path, loss):
   path = tmp_path / "a.tsv"
   path.write_text(LABELED)
@@ -104,19 +103,15 @@ def test_a_list_has_the_scores_of_its_teacher(tmp_path):
   path = tmp_path / "a.jsonl"
   row = {"q": "x", "p": "a", "n": ["b", "c"], "t": [2, 0.5, -1]}
   path.write_text(json.dumps(row))
-  columns = "q", "p", "n"
-  assert read(path, "margin_mse", *columns, teacher_scores_column="t") == [
-    Group("x", ["a", "b", "c"], [1, 0, 0], [2, 0.5, -1])
-  ]
+  (group,) = read(path, "margin_mse", *"qpn", teacher_scores_column="t")
+  assert group == Group("x", ["a", "b", "c"], [1, 0, 0], [2, 0.5, -1])
 
 
-@pytest.mark.parametrize(
-  ("query", "document", "kept"),
-  [
-    ("abc", "defgh", "abcde"),
-    ("abcd", "e", "abcde"),
-    ("abcdefg", "h", "abcdh"),
-  ],
+@parametrize(
+  "query, document, kept",
+  ("abc", "defgh", "abcde"),
+  ("abcd", "e", "abcde"),
+  ("abcdefg", "h", "abcdh"),
 )
 def test_documents_are_cut_and_not_queries(query, document, kept):
   """But for the one token that is left of a document."""

@@ -12,6 +12,7 @@ import pytest
 import reference_data
 import run_outputs
 import tiny_model
+from parametrize import parametrize
 
 import tokenization
 from bertlib.cli.errors import InputError
@@ -45,7 +46,7 @@ def make_features(examples, tokenizer, settings):
 # Results of the reference
 
 
-@pytest.mark.parametrize("number", range(11))
+@parametrize("number", *range(11))
 def test_files_equal_the_reference(golden, tmp_path, number):
   runs = run_outputs.read_json(golden("squad", "runs.json"))["predictions"]
   run, threshold = runs[number], runs[number]["null_score_diff_threshold"]
@@ -64,13 +65,9 @@ def test_files_equal_the_reference(golden, tmp_path, number):
   rows = zip(*(logits[key].tolist() for key in keys))
   results = [RawResult(*row) for row in rows]
   ends = "predictions.json", "nbest_predictions.json", "null_odds.json"
+  keys = "n_best_size", "max_answer_length", "do_lower_case"
   original_api.write_predictions(
-    examples,
-    windows,
-    results[::-1],
-    run["n_best_size"],
-    run["max_answer_length"],
-    run["do_lower_case"],
+    *(examples, windows, results[::-1], *(run[key] for key in keys)),
     *(str(tmp_path / end) for end in ends),
     version_2_with_negative=run["version_2_with_negative"],
     null_score_diff_threshold=threshold or 0.0,
@@ -217,10 +214,8 @@ def test_an_answer_has_the_characters_of_its_pieces(tokenizer, passage, seed):
   rng = np.random.default_rng(seed)
   words, _ = squad_files.split_words(passage)
   examples = [SquadExample("q", "who", words)]
-  settings = Settings(12, 3, 2, False)
-  columns = squad_windows.convert_examples_to_windows(
-    examples, tokenizer, settings
-  )
+  arguments = examples, tokenizer, Settings(12, 3, 2, False)
+  columns = squad_windows.convert_examples_to_windows(*arguments)
   windows = [*original_api.iterate_features(columns, 12, tokenizer)]
   logits = rng.normal(size=[2, len(windows), 12])
   tokens, offsets = tokenizer.tokenize_with_offsets(passage)
@@ -263,9 +258,8 @@ def test_nbest_file_equals_the_output_of_json(tmp_path_factory, n_best):
 
 def windows_of(text, tokenizer):
   examples = [SquadExample("q", "who", text.split())]
-  return squad_windows.convert_examples_to_windows(
-    examples, tokenizer, Settings(8, 2, 2, False)
-  )
+  arguments = examples, tokenizer, Settings(8, 2, 2, False)
+  return squad_windows.convert_examples_to_windows(*arguments)
 
 
 @pytest.fixture

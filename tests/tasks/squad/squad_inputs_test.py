@@ -13,14 +13,6 @@ from bertlib.tasks.squad.settings import SquadSettings
 pytestmark = pytest.mark.unit
 
 
-def read(**flags):
-  settings = option.make(SquadSettings, **flags)
-  selection = types.SimpleNamespace(eval_steps=0)
-  run = types.SimpleNamespace(settings=settings, selection=selection)
-  run.flags, run.config = settings.flags, tiny_squad.CONFIG
-  return squad_inputs.read_data(run)
-
-
 def test_faults_of_the_data_are_counted(tmp_path, caplog):
   data = tiny_squad.make_data(False)
   (tmp_path / "dev.json").write_text(json.dumps(data))
@@ -30,7 +22,12 @@ def test_faults_of_the_data_are_counted(tmp_path, caplog):
   (tmp_path / "train.json").write_text(json.dumps(data))
   paths = {"train_file": str(tmp_path / "train.json")}
   paths["predict_file"] = str(tmp_path / "dev.json")
-  read(do_train=True, do_predict=True, do_eval=True, **paths)
+  actions = dict.fromkeys(("do_train", "do_predict", "do_eval"), True)
+  settings = option.make(SquadSettings, **actions, **paths)
+  run = types.SimpleNamespace(settings=settings, flags=settings.flags)
+  run.selection = types.SimpleNamespace(eval_steps=0)
+  run.config = tiny_squad.CONFIG
+  squad_inputs.read_data(run)
   found = [message.partition(", the first")[0] for message in caplog.messages]
   assert found == [
     "the training set: examples with an empty text: 1 of 12",

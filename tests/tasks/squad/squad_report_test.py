@@ -40,15 +40,13 @@ def test_answers_have_their_probabilities_and_scores():
   assert scores == [Score(1.0, 1.0), half, Score(0.0, 0.0)]
 
 
-def answered(predicted, probability, f1):
-  score = Score(float(f1 == 1), f1)
-  return AnsweredQuestion(question("Bob"), predicted, probability, score)
-
-
 def test_confident_errors_come_first():
   found = [("Ann", 0.3, 0.0), ("Bob", 0.99, 1.0), ("June", 0.9, 0.0)]
   results = {"exact_match": 33.3, "f1": 33.3}
-  found = [answered(*one) for one in found]
+  found = [
+    AnsweredQuestion(question("Bob"), text, probability, Score(float(f1), f1))
+    for text, probability, f1 in found
+  ]
   *_, errors = squad_report.sections(found, results, 0.0)
   heads, *rows = rows_of(errors.content)
   assert [row[heads.index("predicted")] for row in rows] == ["June", "Ann"]

@@ -9,6 +9,7 @@ import hypothesis.strategies as st
 import pytest
 import reference_data
 import run_outputs
+from parametrize import parametrize
 from refused import refusal
 
 from bertlib.tasks.squad import squad_files, squad_scores
@@ -59,23 +60,21 @@ def read_published(part, data, predictions, folder):
 # answers are to questions that the slice lacks.
 
 
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize(
-  ("predictions", "scores"),
-  [
-    (
-      "squad/predictions/v1.1_bert_ensemble_google.json",
-      {"slice": (85.3659, 95.5439), "whole": (86.2062, 92.1956)},
-    ),
-    (
-      "squad/predictions/v1.1_logistic_regression.json",
-      {"slice": (51.2195, 63.1069), "whole": (40.1419, 50.9815)},
-    ),
-    (
-      "reference_runs/squad_predictions.json",
-      {"slice": (48.7805, 57.4759), "whole": (37.7767, 50.6268)},
-    ),
-  ],
+@parametrize("part", *PARTS)
+@parametrize(
+  "predictions, scores",
+  (
+    "squad/predictions/v1.1_bert_ensemble_google.json",
+    {"slice": (85.3659, 95.5439), "whole": (86.2062, 92.1956)},
+  ),
+  (
+    "squad/predictions/v1.1_logistic_regression.json",
+    {"slice": (51.2195, 63.1069), "whole": (40.1419, 50.9815)},
+  ),
+  (
+    "reference_runs/squad_predictions.json",
+    {"slice": (48.7805, 57.4759), "whole": (37.7767, 50.6268)},
+  ),
 )
 def test_published_predictions_of_1_1(tmp_path, part, predictions, scores):
   data = "v11_dev", "dev-v1.1.json"
@@ -84,29 +83,27 @@ def test_published_predictions_of_1_1(tmp_path, part, predictions, scores):
   assert tuple(round(value, 4) for value in found) == scores[part]
 
 
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize(
-  ("name", "scores"),
-  [
-    # Exact match and F1 of all questions, and of those with an answer; both of
-    # those without.
-    (
-      "bert_single_google",
-      {
-        "slice": (65.2174, 68.1159, 50.0, 56.6667, 76.9231),
-        "whole": (75.5508, 78.8325, 70.3546, 76.9040, 80.7692),
-      },
-    ),
-    # HasAns F1 is 76.3776 in the data's README, which would make F1 76.5787;
-    # the evaluator in transformers 4 computes the value here.
-    (
-      "nlnet",
-      {
-        "slice": (65.2174, 68.9855, 70.0, 78.6667, 61.5385),
-        "whole": (73.7740, 76.5788, 70.7801, 76.3778, 76.7806),
-      },
-    ),
-  ],
+@parametrize("part", *PARTS)
+@parametrize(
+  "name, scores",
+  # Exact match and F1 of all questions, and of those with an answer; both of
+  # those without.
+  (
+    "bert_single_google",
+    {
+      "slice": (65.2174, 68.1159, 50.0, 56.6667, 76.9231),
+      "whole": (75.5508, 78.8325, 70.3546, 76.9040, 80.7692),
+    },
+  ),
+  # HasAns F1 is 76.3776 in the data's README, which would make F1 76.5787;
+  # the evaluator in transformers 4 computes the value here.
+  (
+    "nlnet",
+    {
+      "slice": (65.2174, 68.9855, 70.0, 78.6667, 61.5385),
+      "whole": (73.7740, 76.5788, 70.7801, 76.3778, 76.7806),
+    },
+  ),
 )
 def test_published_predictions_of_2_0(tmp_path, part, name, scores):
   data = "v20_dev", "dev-v2.0.part.json"
@@ -127,13 +124,11 @@ def test_published_predictions_of_2_0(tmp_path, part, name, scores):
   }
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "name",
-  [
-    "xquad_mixed",
-    pytest.param("cmrc2018.dev", marks=pytest.mark.needs_data),
-    pytest.param("drcd.dev", marks=pytest.mark.needs_data),
-  ],
+  "xquad_mixed",
+  pytest.param("cmrc2018.dev", marks=pytest.mark.needs_data),
+  pytest.param("drcd.dev", marks=pytest.mark.needs_data),
 )
 def test_chinese_gold_answers_have_a_perfect_score(tmp_path, name):
   if name == "xquad_mixed":
@@ -147,36 +142,34 @@ def test_chinese_gold_answers_have_a_perfect_score(tmp_path, name):
   assert results == {"exact_match": 100.0, "f1": 100.0}
 
 
-@pytest.mark.parametrize(
-  ("version", "prediction", "answers", "exact", "f1"),
-  [
-    ("v1", "The Cat!", ["a cat", "dog"], 1, 1),
-    ("v1", "big black cat", ["black cat sat"], 0, 2 / 3),
-    ("v1", "cat cat dog", ["cat"], 0, 1 / 2),
-    ("v1", "dog", ["cat", "big dog"], 0, 2 / 3),
-    ("v1", "one\tand  two", ["one and two"], 1, 1),
-    ("v1", "a–b", ["–b"], 1, 1),  # without the dash "a" is an article
-    ("v1", "Österreich’s", ["österreichs"], 0, 0),  # no ASCII punctuation
-    ("v1", "", ["cat"], 0, 0),
-    ("v1", "the", ["!"], 1, 0),
-    ("v2", "", [], 1, 1),
-    ("v2", "the!", [], 1, 1),
-    ("v2", "cat", [], 0, 0),
-    ("v2", "", ["cat"], 0, 0),
-    ("v2", "", ["!", "cat"], 0, 0),  # only gold answers with words count
-    ("v2", "", ["the"], 1, 1),
-    ("v2", "cat", ["!", "the cat"], 1, 1),
-    ("chinese", "《战国无双3》", ["战国无双3"], 1, 1),
-    ("chinese", "光荣和ω-force", ["光荣和ωforce"], 1, 1),
-    ("chinese", "国又双", ["国家双"], 0, 1 / 3),  # both, but not adjacent
-    ("chinese", "中国人民", ["人民", "国"], 0, 2 * 2 / (4 + 2)),
-    ("chinese", "3.5公里", ["3.5"], 0, 2 / (1 + 3)),
-    ("chinese", "46,600 BC", ["46,600 bc"], 1, 1),
-    ("chinese", "46,600", ["46,601"], 0, 0),
-    ("chinese", "New York市", ["york市"], 0, 2 * 2 / (3 + 2)),
-    ("chinese", "香港(Hong Kong)", ["hong"], 0, 2 / (6 + 1)),
-    ("chinese", "，", ["中"], 0, 0),
-  ],
+@parametrize(
+  "version, prediction, answers, exact, f1",
+  ("v1", "The Cat!", ["a cat", "dog"], 1, 1),
+  ("v1", "big black cat", ["black cat sat"], 0, 2 / 3),
+  ("v1", "cat cat dog", ["cat"], 0, 1 / 2),
+  ("v1", "dog", ["cat", "big dog"], 0, 2 / 3),
+  ("v1", "one\tand  two", ["one and two"], 1, 1),
+  ("v1", "a–b", ["–b"], 1, 1),  # without the dash "a" is an article
+  ("v1", "Österreich’s", ["österreichs"], 0, 0),  # no ASCII punctuation
+  ("v1", "", ["cat"], 0, 0),
+  ("v1", "the", ["!"], 1, 0),
+  ("v2", "", [], 1, 1),
+  ("v2", "the!", [], 1, 1),
+  ("v2", "cat", [], 0, 0),
+  ("v2", "", ["cat"], 0, 0),
+  ("v2", "", ["!", "cat"], 0, 0),  # only gold answers with words count
+  ("v2", "", ["the"], 1, 1),
+  ("v2", "cat", ["!", "the cat"], 1, 1),
+  ("chinese", "《战国无双3》", ["战国无双3"], 1, 1),
+  ("chinese", "光荣和ω-force", ["光荣和ωforce"], 1, 1),
+  ("chinese", "国又双", ["国家双"], 0, 1 / 3),  # both, but not adjacent
+  ("chinese", "中国人民", ["人民", "国"], 0, 2 * 2 / (4 + 2)),
+  ("chinese", "3.5公里", ["3.5"], 0, 2 / (1 + 3)),
+  ("chinese", "46,600 BC", ["46,600 bc"], 1, 1),
+  ("chinese", "46,600", ["46,601"], 0, 0),
+  ("chinese", "New York市", ["york市"], 0, 2 * 2 / (3 + 2)),
+  ("chinese", "香港(Hong Kong)", ["hong"], 0, 2 / (6 + 1)),
+  ("chinese", "，", ["中"], 0, 0),
 )
 def test_scores_of_an_answer(version, prediction, answers, exact, f1):
   score = getattr(squad_scores, f"score_{version}")(prediction, answers)
@@ -283,12 +276,10 @@ def evaluate(folder, questions, answers, *flags):
   return commands.succeed("squad_metrics.py", data, predictions, *flags).stdout
 
 
-@pytest.mark.parametrize(
-  ("answers", "predicted", "flags", "f1"),
-  [
-    (["cat", "dog"], "the dog sat", [], 200 / 3),
-    (["中国人"], "中国", ["--metric=chinese"], 80.0),
-  ],
+@parametrize(
+  "answers, predicted, flags, f1",
+  (["cat", "dog"], "the dog sat", [], 200 / 3),
+  (["中国人"], "中国", ["--metric=chinese"], 80.0),
 )
 def test_command_of_1_1(tmp_path, answers, predicted, flags, f1):
   questions = [question("q", *answers)]
@@ -323,18 +314,16 @@ def refuse(path):
   return message
 
 
-@pytest.mark.parametrize(
-  ("path", "value", "message"),
-  [
-    (("data",), None, ": data is null, not a list"),
-    (("data", 0), {}, ": has no data[0].paragraphs"),
-    (QUESTION, {}, ": has no data[0].paragraphs[0].qas[1].id"),
-    ((*QUESTION, "id"), True, "qas[1].id is true, not text or an integer"),
-    ((*QUESTION, "question"), 7, ", question b: question is 7, not text"),
-    ((*QUESTION, "answers"), [{}], ", question b: has no answers[0].text"),
-    ((*QUESTION, "answers"), "cat", ', question b: answers is "cat", not a'),
-    ((*QUESTION, "is_impossible"), "no", 'b: is_impossible is "no", not true'),
-  ],
+@parametrize(
+  "path, value, message",
+  (("data",), None, ": data is null, not a list"),
+  (("data", 0), {}, ": has no data[0].paragraphs"),
+  (QUESTION, {}, ": has no data[0].paragraphs[0].qas[1].id"),
+  ((*QUESTION, "id"), True, "qas[1].id is true, not text or an integer"),
+  ((*QUESTION, "question"), 7, ", question b: question is 7, not text"),
+  ((*QUESTION, "answers"), [{}], ", question b: has no answers[0].text"),
+  ((*QUESTION, "answers"), "cat", ', question b: answers is "cat", not a'),
+  ((*QUESTION, "is_impossible"), "no", 'b: is_impossible is "no", not true'),
 )
 def test_data_in_another_format_are_refused(tmp_path, path, value, message):
   data = as_json(*QUESTIONS)
@@ -379,13 +368,11 @@ def test_a_table_of_questions_is_read(tmp_path, caplog):
   assert [q[2:] for q in without] == [(document, (), None)] * 2
 
 
-@pytest.mark.parametrize(
-  ("table", "message"),
-  [
-    ("question,text\nWho?,A cat\n", "has no column 'document' (or 'context')"),
-    ("document\tanswer\nA cat\tcat\n", "there is no column 'question'"),
-    ("question,document,answer\nWho?,A cat,dog\n", ", row 2: the answer 'dog'"),
-  ],
+@parametrize(
+  "table, message",
+  ("question,text\nWho?,A cat\n", "has no column 'document' (or 'context')"),
+  ("document\tanswer\nA cat\tcat\n", "there is no column 'question'"),
+  ("question,document,answer\nWho?,A cat,dog\n", ", row 2: the answer 'dog'"),
 )
 def test_a_table_without_what_it_needs_is_refused(tmp_path, table, message):
   path = tmp_path / ("a.tsv" if "\t" in table else "a.csv")
@@ -393,12 +380,10 @@ def test_a_table_without_what_it_needs_is_refused(tmp_path, table, message):
   assert message in refuse(path)
 
 
-@pytest.mark.parametrize(
-  ("value", "message"),
-  [
-    (["cat"], "its content is a list, not an object"),
-    ({"q": 7}, "the value of question q is 7, not text"),
-  ],
+@parametrize(
+  "value, message",
+  (["cat"], "its content is a list, not an object"),
+  ({"q": 7}, "the value of question q is 7, not text"),
 )
 def test_predictions_in_another_format_are_refused(tmp_path, value, message):
   path = write(tmp_path / "predictions.json", value)

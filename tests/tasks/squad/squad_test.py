@@ -16,6 +16,7 @@ import reference_data
 import run_outputs
 import tiny_model
 from absl import flags
+from parametrize import parametrize
 from refused import assert_refused
 
 import tokenization
@@ -65,16 +66,14 @@ def write_data(folder, *questions, context="a b c d"):
 
 
 def make_windows(examples, tokenizer, *settings):
-  settings = Settings(*settings)
-  return squad_windows.convert_examples_to_windows(
-    examples, tokenizer, settings
-  )
+  arguments = examples, tokenizer, Settings(*settings)
+  return squad_windows.convert_examples_to_windows(*arguments)
 
 
 # Results of the original
 
 
-@pytest.mark.parametrize("name", RUNS)
+@parametrize("name", *RUNS)
 def test_examples_equal_those_of_the_original(tmp_path, name, golden):
   run = reference_data.squad_features(name, golden)
   expected = reference_data.read_jsonl(golden("squad", run["examples"]))
@@ -86,20 +85,16 @@ def test_examples_equal_those_of_the_original(tmp_path, name, golden):
 
 
 @pytest.mark.graph
-@pytest.mark.parametrize("name", RUNS)
+@parametrize("name", *RUNS)
 def test_features_equal_those_of_the_original(tmp_path, name, golden):
   run = reference_data.squad_features(name, golden)
   length = run["max_seq_length"]
-  created = []
+  created, vocab = [], reference_data.vocab(run["vocab"])
+  keys = "max_seq_length", "doc_stride", "max_query_length", "is_training"
   original_api.convert_examples_to_features(
     read_golden_examples(run, tmp_path, golden),
-    tokenization.FullTokenizer(
-      reference_data.vocab(run["vocab"]), run["do_lower_case"]
-    ),
-    length,
-    run["doc_stride"],
-    run["max_query_length"],
-    run["is_training"],
+    tokenization.FullTokenizer(vocab, run["do_lower_case"]),
+    *(run[key] for key in keys),
     created.append,
   )
   expected = reference_data.read_jsonl(golden("squad", run["features"]))
@@ -216,10 +211,8 @@ def test_workers_create_equal_windows_without_the_script(tmp_path, tokenizer):
   """A training script would make every worker import TensorFlow."""
   (tmp_path / "script.py").write_text(SCRIPT)
   (tmp_path / "vocab.txt").write_text("\n".join(tokenizer.vocab))
-  paths = tmp_path / "script.py", tmp_path / "vocab.txt"
-  done = subprocess.run(
-    [sys.executable, *paths], capture_output=True, text=True, check=False
-  )
+  command = [sys.executable, tmp_path / "script.py", tmp_path / "vocab.txt"]
+  done = subprocess.run(command, capture_output=True, text=True, check=False)
   assert done.stdout == "imported\nequal\n", done.stderr
 
 
@@ -262,26 +255,24 @@ def test_answers_that_are_not_at_answer_start_are_listed(tmp_path, caplog):
   assert f"{path}: 2 of 3 questions skipped" in caplog.text
 
 
-@pytest.mark.parametrize(
-  ("context", "start", "answer", "expected"),
-  [
-    ("had 17\u00a0000 mills", 4, "17\u00a0000", "17\u00a0000"),
-    ("had 17\u00a0000 mills", 4, "17 000", "17\u00a0000"),
-    ("had 17\u202f000 mills", 4, "17\u00a0000", "17\u202f000"),
-    ("had\u00a017 \u00a0000", 3, "\u00a017 000", "17 \u00a0000"),
-    ("a\u00a017\u00a0of\u00a017", 8, "17", "17"),
-    ("a cafe\u0301 b", 2, "caf\u00e9", "cafe\u0301"),
-    ("a caf\u00e9", 2, "cafe\u0301", "caf\u00e9"),
-    ("한국 사람", 0, "\u1112\u1161\u11ab\u1100\u116e\u11a8", "한국"),
-    ("in \uff11\uff19 by", 3, "19", "\uff11\uff19"),
-    ("in 19 by", 3, "\uff11\uff19", "19"),
-    ("the ﬁrst one", 4, "first", "ﬁrst"),
-    ("inter\u00adnational law", 0, "international", "inter\u00adnational"),
-    (" The mill", 0, " The", "The"),
-    # Words that have the answer twice.
-    *(("中国人在中国，中国", start, "中国", "中国") for start in (0, 4, 7)),
-    ("人 (中国，中国)", 6, "中国", "中国"),
-  ],
+@parametrize(
+  "context, start, answer, expected",
+  ("had 17\u00a0000 mills", 4, "17\u00a0000", "17\u00a0000"),
+  ("had 17\u00a0000 mills", 4, "17 000", "17\u00a0000"),
+  ("had 17\u202f000 mills", 4, "17\u00a0000", "17\u202f000"),
+  ("had\u00a017 \u00a0000", 3, "\u00a017 000", "17 \u00a0000"),
+  ("a\u00a017\u00a0of\u00a017", 8, "17", "17"),
+  ("a cafe\u0301 b", 2, "caf\u00e9", "cafe\u0301"),
+  ("a caf\u00e9", 2, "cafe\u0301", "caf\u00e9"),
+  ("한국 사람", 0, "\u1112\u1161\u11ab\u1100\u116e\u11a8", "한국"),
+  ("in \uff11\uff19 by", 3, "19", "\uff11\uff19"),
+  ("in 19 by", 3, "\uff11\uff19", "19"),
+  ("the ﬁrst one", 4, "first", "ﬁrst"),
+  ("inter\u00adnational law", 0, "international", "inter\u00adnational"),
+  (" The mill", 0, " The", "The"),
+  # Words that have the answer twice.
+  *(("中国人在中国，中国", start, "中国", "中国") for start in (0, 4, 7)),
+  ("人 (中国，中国)", 6, "中国", "中国"),
 )
 def test_an_answer_is_found_in_the_characters_of_its_context(
   tmp_path, context, start, answer, expected
@@ -300,14 +291,12 @@ def test_an_answer_is_found_in_the_characters_of_its_context(
   assert first[0] == context.index(expected, start)
 
 
-@pytest.mark.parametrize(
-  ("context", "start", "answer"),
-  [
-    ("a caf\u00e9", 2, "cafe\u0301s"),
-    ("a caf\u00e9", 3, "cafe\u0301"),
-    ("the ﬁrst one", 4, "f"),
-    ("\u00a0a", 0, "b"),
-  ],
+@parametrize(
+  "context, start, answer",
+  ("a caf\u00e9", 2, "cafe\u0301s"),
+  ("a caf\u00e9", 3, "cafe\u0301"),
+  ("the ﬁrst one", 4, "f"),
+  ("\u00a0a", 0, "b"),
 )
 def test_an_answer_not_in_context_is_refused(tmp_path, context, start, answer):
   path = write_data(tmp_path, ("q", [(answer, start)]), context=context)
@@ -316,16 +305,14 @@ def test_an_answer_not_in_context_is_refused(tmp_path, context, start, answer):
   assert str(refused.value).startswith(path)
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "question",
-  [
-    {},
-    {"answers": None, "is_impossible": None},
-    {"answers": [{"text": "b"}]},
-    {"answers": [{"text": "b", "answer_start": None}]},
-    {"answers": [{"text": "", "answer_start": -1}]},
-    {"question": ""},
-  ],
+  {},
+  {"answers": None, "is_impossible": None},
+  {"answers": [{"text": "b"}]},
+  {"answers": [{"text": "b", "answer_start": None}]},
+  {"answers": [{"text": "", "answer_start": -1}]},
+  {"question": ""},
 )
 def test_prediction_needs_no_answers(tmp_path, question):
   question = {"id": "q", "question": "who"} | question
@@ -334,16 +321,14 @@ def test_prediction_needs_no_answers(tmp_path, question):
   assert example.orig_answer_text is None
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "impossible",
-  [
-    {"answers": [], "is_impossible": True},
-    {"is_impossible": True},
-    {"answers": [{"text": "c", "answer_start": 4}], "is_impossible": True},
-    {"answers": []},
-    {},
-    {"answers": [{"text": "", "answer_start": -1}], "is_impossible": None},
-  ],
+  {"answers": [], "is_impossible": True},
+  {"is_impossible": True},
+  {"answers": [{"text": "c", "answer_start": 4}], "is_impossible": True},
+  {"answers": []},
+  {},
+  {"answers": [{"text": "", "answer_start": -1}], "is_impossible": None},
 )
 def test_questions_with_and_without_answers_can_be_mixed(tmp_path, impossible):
   impossible = {"id": "n", "question": "who"} | impossible
@@ -352,13 +337,11 @@ def test_questions_with_and_without_answers_can_be_mixed(tmp_path, impossible):
   assert [e.is_impossible for e in examples] == [False, True]
 
 
-@pytest.mark.parametrize(
-  ("answers", "message"),
-  [
-    ([("b", 2), ("c", 4)], "has 2 answers"),
-    ([("\u200b", 1)], "cannot be at answer_start 1 "),
-    ([("b", None)], "cannot be at answer_start None"),
-  ],
+@parametrize(
+  "answers, message",
+  ([("b", 2), ("c", 4)], "has 2 answers"),
+  ([("\u200b", 1)], "cannot be at answer_start 1 "),
+  ([("b", None)], "cannot be at answer_start None"),
 )
 def test_invalid_training_answers_are_refused(tmp_path, answers, message):
   path = write_data(tmp_path, ("good", [("b", 2)]), ("bad", answers))
@@ -366,7 +349,7 @@ def test_invalid_training_answers_are_refused(tmp_path, answers, message):
     original_api.read_squad_examples(path, is_training=True)
 
 
-@pytest.mark.parametrize(("length", "query_length"), [(67, 64), (5, 2), (4, 8)])
+@parametrize("length, query_length", (67, 64), (5, 2), (4, 8))
 def test_lengths_that_the_error_names_leave_room(length, query_length):
   settings = Settings(length, 128, query_length, True)
   with pytest.raises(InputError) as refused:
@@ -380,14 +363,12 @@ def test_lengths_that_the_error_names_leave_room(length, query_length):
 # For code written for google-research/bert
 
 
-@pytest.mark.parametrize(
-  ("answer", "shown"),
-  [
-    (("to Rome", 2, 3), (2, 3, False)),
-    (("", -1, -1, True), (-1, -1, True)),
-    ((None, None, None), None),
-    (("Ann", 0, 0), None),
-  ],
+@parametrize(
+  "answer, shown",
+  (("to Rome", 2, 3), (2, 3, False)),
+  (("", -1, -1, True), (-1, -1, True)),
+  ((None, None, None), None),
+  (("Ann", 0, 0), None),
 )
 def test_text_of_an_example_is_that_of_the_original(answer, shown):
   example = SquadExample("q1", "Who?", ["Ann", "went", "to", "Rome"], *answer)
