@@ -1,15 +1,19 @@
 """Tests of the benchmarks: their results, checks, and runs at toy size."""
 
 import json
+import math
 import os
-import subprocess
 import sys
 from types import SimpleNamespace
 
+import commands
 import numpy as np
 import pytest
 import reference_data
+import run_pretraining_test
+import tensorflow.compat.v1 as tf
 import tiny_model
+import tiny_pretraining
 from safetensors.numpy import load_file
 
 import modeling
@@ -21,11 +25,14 @@ from benchmarks import (
   inference_works,
   lockstep,
   packing,
+  pretraining_plan,
   results,
   side_by_side,
   training_step,
 )
+from benchmarks.pretraining_plan import Phase
 from bertlib.cli.errors import InputError
+from bertlib.data import model_inputs
 from website import fine_tuning
 
 pytestmark = pytest.mark.unit
@@ -33,16 +40,11 @@ pytestmark = pytest.mark.unit
 
 def run(json_file, module, *flags):
   """Runs a benchmark without its peers; returns its output and its results."""
-  done = subprocess.run(
-    [
-      *(sys.executable, "-m", f"benchmarks.{module}", "--peer_python="),
-      *("--passes=1", f"--json_file={json_file}", *flags),
-    ],
-    capture_output=True,
-    text=True,
+  output = commands.python(
+    *("-m", f"benchmarks.{module}", "--peer_python=", "--passes=1"),
+    *(f"--json_file={json_file}", *flags),
   )
-  assert done.returncode == 0, done.stderr
-  return done.stdout, results.read(json_file)
+  return output, results.read(json_file)
 
 
 # What all share: comparisons, and lines of results
@@ -393,3 +395,47 @@ def test_epochs_of_packed_rows_are_timed(side):
   )
   assert "tokens fill" in next(answers)["description"]
   assert next(answers)["an epoch"] > 0
+
+
+# The plan of a pretraining, against graphs and small sums
+
+PRETRAINED = tiny_pretraining.CONFIG
+PHASE = Phase(
+  seq_length=16,
+  num_predictions=2,
+  batch_size=48,
+  num_steps=100,
+  at_once=5,
+  rate=2.0,
+  epochs=4.0,
+  record_bytes=100.0,
+)
+
+
+@pytest.mark.graph
+def test_weights_are_those_of_the_graph(graph):
+  names = *model_inputs.TOKEN_FEATURES, "masked_lm_positions"
+  run_pretraining_test.build_model({name: [[0] * 4] for name in names})
+  sizes = [math.prod(v.shape.as_list()) for v in tf.trainable_variables()]
+  assert pretraining_plan.num_weights(PRETRAINED) == sum(sizes)
+
+
+def test_a_ring_is_sent_around_twice():
+  num_bytes = 4 * pretraining_plan.num_weights(PRETRAINED)
+  sent = [pretraining_plan.exchanged_bytes(PRETRAINED, n) for n in (1, 2, 4)]
+  assert sent == [0, num_bytes, 1.5 * num_bytes]
+
+
+def test_a_share_of_a_phase():
+  found = pretraining_plan.share(PRETRAINED, PHASE, 2, bandwidth=1e3)
+  sent = 4 * pretraining_plan.num_weights(PRETRAINED)
+  # Of 24, at most 5 each.
+  assert (found.num_micro_batches, found.at_once) == (6, 4)
+  assert found.computing == 12.0
+  assert found.exchange == pytest.approx(sent / 1e3)
+  assert found.hours == pytest.approx(100 * (12.0 + sent / 1e3) / 3600)
+
+
+def test_devices_that_cannot_share_a_batch_are_refused():
+  with pytest.raises(InputError, match="=48 cannot be divided among 7 devices"):
+    pretraining_plan.share(PRETRAINED, PHASE, 7, bandwidth=1e3)

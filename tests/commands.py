@@ -42,19 +42,10 @@ def as_flags(values):
 
 
 def run(script, *flags, own_process=False, largest_file=None, **options):
-  """Runs a script of the repository.
+  """Runs a script of the repository; returns a `subprocess.CompletedProcess`.
 
-  Args:
-    script: its file name.
-    *flags: its arguments.
-    own_process: whether it gets a process.
-    largest_file: bytes at which a file of its counts as a full disk, or None.
-      A limit of a process, so it gets one.
-    **options: `input` and `cwd` as `subprocess.run` has them; with a process
-      all that it has.
-
-  Returns:
-    A `subprocess.CompletedProcess`, its output as text.
+  A file of `largest_file` bytes counts as a full disk, which needs a process.
+  Options are `input` and `cwd`; with a process all of `subprocess.run`.
   """
   argv = [os.path.join(ROOT, script), *map(str, flags)]
   if not own_process and largest_file is None:
@@ -85,6 +76,16 @@ def run_code(code, *arguments, **options):
     check=False,
     env=environment,
   )
+
+
+def python(*arguments, executable=sys.executable, **options):
+  """Runs Python in a process that must succeed; returns what it printed."""
+  done = subprocess.run(
+    [executable, *map(str, arguments)],
+    **{"capture_output": True, "text": True, "check": False} | options,
+  )
+  assert done.returncode == 0, done.stderr
+  return done.stdout
 
 
 def succeed(script, *flags, **options):
@@ -203,15 +204,6 @@ def wait_until(condition, *processes):
       assert process.poll() is None, process.communicate()
     assert time.time() < deadline
     time.sleep(0.005)
-
-
-def kill_when(saved, script, *arguments):
-  """Runs a script until a file is there; kills it then."""
-  command = [sys.executable, os.path.join(ROOT, script), *arguments]
-  with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-    wait_until(saved.exists, process)
-    process.send_signal(signal.SIGKILL)
-  assert process.returncode == -signal.SIGKILL
 
 
 @contextlib.contextmanager
