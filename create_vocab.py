@@ -39,7 +39,7 @@ from bertlib.settings.vocabulary import VocabularySettings
 from tokenization import BasicTokenizer, WordpieceTokenizer
 
 # Imports TensorFlow, which is needed only to add words to a checkpoint.
-word_embeddings = lazy_module.load("bertlib.exchange.word_embeddings")
+rewrite = lazy_module.load("bertlib.exchange.rewrite")
 
 # Text to words
 
@@ -312,14 +312,14 @@ def _add(settings: VocabularySettings, lines: Iterable[str]) -> None:
     file.write("".join(f"{entry}\n" for entry in entries))
     if has_model:
       app.import_tensorflow()
-      tensors = word_embeddings.read_checkpoint(
+      tensors = rewrite.read_checkpoint(
         settings.init_checkpoint, config["vocab_size"]
       )
-      tensors = word_embeddings.add_vocab_rows(tensors, pieces, len(entries))
+      tensors = rewrite.add_vocab_rows(tensors, pieces, len(entries))
       config["vocab_size"] = max(config["vocab_size"], len(entries))
       with atomic_write(settings.output_config) as config_file:
         config_file.write(json_files.pretty(config))
-        word_embeddings.write_checkpoint(settings.output_checkpoint, tensors)
+        rewrite.write_checkpoint(settings.output_checkpoint, tensors)
 
   appended = len(entries) - len(vocab)
   logging.info(

@@ -21,7 +21,7 @@ import tokenization
 from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.exchange import word_embeddings
+from bertlib.exchange import rewrite
 from bertlib.settings.vocabulary import VocabularySettings
 
 pytestmark = pytest.mark.unit
@@ -398,9 +398,7 @@ def test_command_grows_a_model(tmp_path, num_spare, tables):
     18: [IDS["[UNK]"]],
   }
   run_outputs.assert_same_bits(
-    word_embeddings.read_checkpoint(
-      str(tmp_path / "new/model.ckpt"), vocab_size
-    ),
+    rewrite.read_checkpoint(str(tmp_path / "new/model.ckpt"), vocab_size),
     expected_tensors(tensors, rows, vocab_size),
   )
   log = done.stderr
@@ -444,10 +442,8 @@ def test_checkpoint_may_replace_its_source(tmp_path):
   make_model(tmp_path, len(ENTRIES))
   path = str(tmp_path / "model.ckpt")
   tensors = random_tensors(30, [TABLE])
-  word_embeddings.write_checkpoint(path, tensors)
-  run_outputs.assert_same_bits(
-    word_embeddings.read_checkpoint(path, 30), tensors
-  )
+  rewrite.write_checkpoint(path, tensors)
+  run_outputs.assert_same_bits(rewrite.read_checkpoint(path, 30), tensors)
 
 
 @pytest.mark.graph
@@ -455,12 +451,12 @@ def test_incompatible_checkpoint_is_refused(tmp_path):
   make_model(tmp_path, 20)
   path = str(tmp_path / "model.ckpt")
   with pytest.raises(InputError, match=r"has 20 rows, but vocab_size .* is 21"):
-    word_embeddings.read_checkpoint(path, 21)
+    rewrite.read_checkpoint(path, 21)
   with pytest.raises(InputError, match="no such checkpoint"):
-    word_embeddings.read_checkpoint(f"{path}-1", 20)
+    rewrite.read_checkpoint(f"{path}-1", 20)
   with pytest.raises(InputError, match=r"18 entries, .* vocab_size is 17"):
     create_vocab.read_vocab(str(tmp_path / "vocab.txt"), True, 17)
   for name in ("w", BIAS):  # a bias has as many rows, and is no table
-    word_embeddings.write_checkpoint(path, {name: np.zeros(20)})
+    rewrite.write_checkpoint(path, {name: np.zeros(20)})
     with pytest.raises(InputError, match="not a BERT checkpoint"):
-      word_embeddings.read_checkpoint(path, 20)
+      rewrite.read_checkpoint(path, 20)

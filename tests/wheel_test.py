@@ -448,7 +448,7 @@ sys.path.insert(0, "library")
 from bert import create_vocab
 
 # A module that is executed when it is used.
-print(create_vocab.word_embeddings.WORD_EMBEDDINGS)
+print(create_vocab.rewrite.WORD_EMBEDDINGS)
 """
 
 
