@@ -33,7 +33,7 @@ import modeling
 import tokenization
 from bertlib.checkpoints import checkpoint_files, initialize, model_folder
 from bertlib.cli import app, option, terminal
-from bertlib.cli.errors import InputError, printable, some_of
+from bertlib.cli.errors import InputError, printable
 from bertlib.compute import onednn
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import vocabulary
@@ -503,11 +503,6 @@ def export_gguf(
 
   shapes = weight_shapes(model, of_file=True).used
   shapes = {n: s for n, s in shapes.items() if not n.startswith("bert/pooler/")}
-  if unknown := [name for name in shapes if not gguf_file.tensor_name(name)]:
-    raise InputError(
-      f"{flag}: llama.cpp does not compute with {some_of(unknown, 3)}. Export a"
-      " SavedModel or ONNX"
-    )
   weights = read_weights(source.checkpoint, Shapes(shapes, {}))
   scripts = gguf_file.scripts_without_vowels(model.tokenizer.vocab)
   if scripts and source.description["do_lower_case"]:

@@ -6,7 +6,6 @@ of llama.cpp for the architecture "bert".
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,28 +14,12 @@ import numpy as np
 
 import modeling
 import tokenization
-from bertlib.cli.errors import InputError, needs_package
+from bertlib.cli.errors import InputError, needs_package, some_of
 
 FILE = "model.gguf"
 
-# Names of llama.cpp by those of our variables, within a layer or the model.
-_NAMES = {
-  "embeddings/word_embeddings": "token_embd",
-  "embeddings/token_type_embeddings": "token_types",
-  "embeddings/position_embeddings": "position_embd",
-  "embeddings/LayerNorm": "token_embd_norm",
-  "attention/self/query": "attn_q",
-  "attention/self/key": "attn_k",
-  "attention/self/value": "attn_v",
-  "attention/output/dense": "attn_output",
-  "attention/output/LayerNorm": "attn_output_norm",
-  "intermediate/dense": "ffn_up",
-  "output/dense": "ffn_down",
-  "output/LayerNorm": "layer_output_norm",
-}
-_VARIABLE = re.compile(
-  r"bert/(?:encoder/layer_(\d+)/)?(?!pooler)(.+?)(?:/(kernel|gamma|bias|beta))?"
-)
+# Ends of the names of variables as in GGUF; a table of embeddings has none.
+_KINDS = {"kernel": "weight", "gamma": "weight", "beta": "bias", "bias": "bias"}
 
 # Poolings that llama.cpp knows, by those of `model.json`.
 _POOLINGS = {"mean": "MEAN", "cls": "CLS"}
@@ -48,19 +31,6 @@ _MATRICES = {"float32": "F32", "float16": "F16", "int8": "Q8_0"}
 _SPECIAL = dict(
   zip(("bos", "sep", "pad", "mask", "unk"), tokenization.BERT_TOKENS)
 )
-
-
-def tensor_name(variable: str) -> str | None:
-  """Name in GGUF of a variable; None for one that llama.cpp does not know."""
-  match = _VARIABLE.fullmatch(variable)
-  if not match:
-    return None
-  layer, name, kind = match.groups()
-  if name not in _NAMES:
-    return None
-  block = "" if layer is None else f"blk.{layer}."
-  end = "bias" if kind in ("bias", "beta") else "weight"
-  return f"{block}{_NAMES[name]}.{end}"
 
 
 def check_model(
@@ -111,6 +81,15 @@ def write(
     " '.[gguf]'"
   ):
     import gguf
+  known = gguf.get_tensor_name_map(
+    gguf.MODEL_ARCH.BERT, config.num_hidden_layers
+  )
+  names = {variable: _tensor_name(variable, known) for variable in weights}
+  if unknown := [variable for variable in weights if not names[variable]]:
+    raise InputError(
+      f"--format=gguf: llama.cpp does not compute with {some_of(unknown, 3)}."
+      " Export a SavedModel or ONNX"
+    )
   writer = gguf.GGUFWriter(path, "bert")
   writer.add_block_count(config.num_hidden_layers)
   # The number of position embeddings: llama.cpp takes no other.
@@ -134,11 +113,20 @@ def write(
     if array.shape[-1] % gguf.GGML_QUANT_SIZES[dtype][0]:  # blocks of Q8_0
       dtype = types.F32
     data = gguf.quantize(np.ascontiguousarray(array), dtype)
-    writer.add_tensor(tensor_name(variable), data, raw_dtype=dtype)
+    writer.add_tensor(names[variable], data, raw_dtype=dtype)
   writer.write_header_to_file()
   writer.write_kv_data_to_file()
   writer.write_tensors_to_file()
   writer.close()
+
+
+def _tensor_name(variable: str, known: Any) -> str | None:
+  """Name in GGUF of a variable, by the package's table of Hugging Face's."""
+  scope, _, last = variable.rpartition("/")
+  scope = scope if last in _KINDS else variable
+  module = scope.replace("/layer_", "/layer.").replace("/", ".")
+  name = module.startswith("bert.") and known.get_name(module[len("bert.") :])
+  return f"{name}.{_KINDS.get(last, 'weight')}" if name else None
 
 
 def _add_vocabulary(writer, tokens, config, do_lower_case: bool) -> None:
