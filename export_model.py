@@ -133,16 +133,12 @@ def signature_model(
   model_class, build_model = signatures.find(task)
   tokenizer = None
   if source.vocab_file:
-    tokenizer = vocabulary.load_tokenizer(
+    tokenizer = vocabulary.tokenizer_of_model(
       source.vocab_file,
-      source.description["do_lower_case"],
-      source.config.vocab_size,
-      source.checkpoint,
-      model_class.finds_mask,
-      max_input_chars_per_word=source.description.get(
-        "max_input_chars_per_word"
-      ),
-      type_vocab_size=source.config.type_vocab_size,
+      source.description,
+      vars(source.config),
+      init_checkpoint=source.checkpoint,
+      finds_mask=model_class.finds_mask,
     )
   if seq_length:
     model_folder.check_max_seq_length(seq_length, vars(source.config))

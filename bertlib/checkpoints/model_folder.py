@@ -255,14 +255,12 @@ def tokenizer_of(
         else "--vocab_file is empty; name a vocab.txt"
       )
     return None
-  tokenizer = vocabulary.load_tokenizer(
+  tokenizer = vocabulary.tokenizer_of_model(
     model.vocab_file,
-    model.do_lower_case,
-    config.vocab_size,
-    model.init_checkpoint,
-    finds_mask,
-    max_input_chars_per_word=model.max_input_chars_per_word,
-    type_vocab_size=config.type_vocab_size,
+    vars(model),
+    vars(config),
+    init_checkpoint=model.init_checkpoint,
+    finds_mask=finds_mask,
   )
   logging.info(
     "%s: %d entries, text %s",
@@ -305,9 +303,7 @@ def check(folder: str, task: TaskRecord | None = None) -> dict[str, Any]:
   if files.exists(config_file):
     config = read_config(config_file)
     check_max_seq_length(
-      description["max_seq_length"],
-      config,
-      name=f"{path}: max_seq_length",
+      description["max_seq_length"], config, name=f"{path}: max_seq_length"
     )
     expected = description.get("meaning_sha256")
     if expected not in (None, meaning_hash(description, config)):

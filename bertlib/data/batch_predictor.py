@@ -11,12 +11,11 @@ from typing import Any, Callable, NamedTuple, TypeVar
 
 import numpy as np
 
-import tokenization
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.data import model_inputs
+from bertlib.data import model_inputs, vocabulary
 from bertlib.data.model_inputs import TOKEN_FEATURES
-from bertlib.io import files, json_files, text_files
+from bertlib.io import files, json_files, model_files, text_files
 from bertlib.settings.common import LongTextSettings
 
 # Texts that are encoded, sorted by length and decoded together.
@@ -110,16 +109,23 @@ class BatchPredictor:
     model_dir: str,
     description: Mapping[str, Any],
     config: Mapping[str, Any],
-    tokenizer: tokenization.Tokenizer,
     batch_size: int | None,  # None for about 2048 tokens per batch
     length_unit: int,  # batches are padded to a multiple of this length
     num_batches: int,  # that are computed at the same time
+    checks_case: bool = True,  # of the vocabulary
   ):
-    """Stores the arguments."""
+    """Loads the tokenizer in the folder, and stores the arguments."""
     self.description, self.config = description, config
-    self.tokenizer, self._batch_size = tokenizer, batch_size
-    self._length_unit, self._num_batches = length_unit, num_batches
+    self._batch_size, self._length_unit = batch_size, length_unit
+    self._num_batches = num_batches
     self._model_dir, self._is_closed = model_dir, False
+    self.tokenizer = vocabulary.tokenizer_of_model(
+      model_files.path_of(model_dir, "vocab_file"),
+      description,
+      config,
+      finds_mask=self.finds_mask,
+      checks_case=checks_case,
+    )
 
   @property
   def cutting(self) -> LongTextSettings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import tokenization
 from bertlib.cli.absl import logging
@@ -61,6 +62,23 @@ def load_tokenizer(
       second_segment=0
     )
   return tokenizer
+
+
+def tokenizer_of_model(
+  vocab_file: str,
+  description: Mapping[str, Any],  # contents of `model.json`, or flags
+  config: Mapping[str, Any],  # contents of `bert_config.json`
+  **options: Any,
+) -> tokenization.Tokenizer:
+  """Tokenizer of a trained model; `options` are those of `load_tokenizer`."""
+  return load_tokenizer(
+    vocab_file,
+    description["do_lower_case"],
+    config["vocab_size"],
+    max_input_chars_per_word=description.get("max_input_chars_per_word"),
+    type_vocab_size=config["type_vocab_size"],
+    **options,
+  )
 
 
 def _compare_with_checkpoint(path: str, checkpoint: str) -> None:

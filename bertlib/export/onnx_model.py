@@ -20,7 +20,7 @@ import numpy as np
 from bertlib.checkpoints import model_folder
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, needs_package
-from bertlib.data import batch_predictor, vocabulary
+from bertlib.data import batch_predictor
 from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.export import onnx_folder
 from bertlib.export.onnx_graph import INPUT_NAMES, OF_TRANSFORMERS
@@ -150,15 +150,6 @@ class OnnxModel(BatchPredictor):
     del task  # used by `__new__`
     description = self.description
     config = model_folder.read_config(os.path.join(folder, model_files.CONFIG))
-    tokenizer = vocabulary.load_tokenizer(
-      model_files.path_of(folder, "vocab_file"),
-      description["do_lower_case"],
-      config["vocab_size"],
-      finds_mask=self.finds_mask,
-      checks_case=False,
-      max_input_chars_per_word=description.get("max_input_chars_per_word"),
-      type_vocab_size=config["type_vocab_size"],
-    )
     path = onnx_folder.find(folder)
     onnx_folder.check(path, description)
     if engine not in ("auto", *_ENGINES):
@@ -193,10 +184,10 @@ class OnnxModel(BatchPredictor):
       folder,
       description,
       config,
-      tokenizer,
       batch_size,
       description.get("seq_length") or self._engine.length_unit,
       num_batches,
+      checks_case=False,
     )
 
   def fingerprint(self) -> str:

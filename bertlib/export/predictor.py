@@ -17,7 +17,6 @@ from bertlib.cli.option import check_argument, declaration
 from bertlib.compute import onednn
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.compute.precision import hidden_dtype, warn_if_emulated
-from bertlib.data import vocabulary
 from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.io import model_files, processes
 from bertlib.io.text_files import Encoding
@@ -88,18 +87,10 @@ class LoadedModel(BatchPredictor):
     config = model_folder.load_config(
       os.path.join(model_dir, model_files.CONFIG)
     )
-    tokenizer = vocabulary.load_tokenizer(
-      model_files.path_of(model_dir, "vocab_file"),
-      description["do_lower_case"],
-      config.vocab_size,
-      max_input_chars_per_word=description.get("max_input_chars_per_word"),
-      type_vocab_size=config.type_vocab_size,
-    )
     super().__init__(
       model_dir,
       description,
       vars(config),
-      tokenizer,
       batch_size,
       _LENGTH_UNIT,
       num_threads or processes.usable_cores(),
