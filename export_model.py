@@ -182,11 +182,8 @@ def weight_shapes(
     }
     outputs = signature.function(inputs).values()
     used = set(map(initialize.name_of, initialize.weights_of(outputs)))
-    shapes = initialize.weights_of_graph()
-  return Shapes(
-    {name: shape for name, shape in shapes.items() if name in used},
-    {name: shape for name, shape in shapes.items() if name not in used},
-  )
+    unused = initialize.weights_of_graph()
+  return Shapes({n: unused.pop(n) for n in [*unused] if n in used}, unused)
 
 
 def read_weights(checkpoint: str, shapes: Shapes) -> dict[str, np.ndarray]:
@@ -233,17 +230,6 @@ def constant_getter(
     )
 
   return initialize.constant_getter(checkpoint, convert)
-
-
-def with_unused(getter: Callable, unused: Mapping[str, list[int]]) -> Callable:
-  """A custom getter of variables with zeros for those that are not used."""
-
-  def get(inner, name, *args, **kwargs):
-    if name in unused:
-      return tf.zeros(unused[name])
-    return getter(inner, name, *args, **kwargs)
-
-  return get
 
 
 # The SavedModel
@@ -386,7 +372,7 @@ def export(
   else:
     getter = constant_getter(model, source.checkpoint, size, dtype)
   if getter:
-    model.freeze(with_unused(getter, shapes.unused))
+    model.freeze(getter, shapes.unused)
     weights = {}
   with (
     atomic_folder(export_dir, overwrite) as temporary_dir,
@@ -420,11 +406,12 @@ def folder_of_model(
 def check_vocabulary(
   model: signatures.SignatureModel, file_format: str
 ) -> None:
-  """Refuses a model without a vocabulary, which the format contains."""
+  """Refuses a model without a vocabulary, or with other rules for it."""
+  flag = f"--format={file_format}"
   if not model.tokenizer:
-    raise InputError(
-      f"--format={file_format}: needs a vocabulary. Name it by --vocab_file"
-    )
+    raise InputError(f"{flag}: needs a vocabulary. Name it by --vocab_file")
+  if isinstance(model.tokenizer, tokenization.FullTokenizer):
+    same_outputs.check_tokenizer(flag, model.description["do_lower_case"])
 
 
 # TensorFlow Lite
@@ -492,7 +479,6 @@ def export_gguf(
     )
   gguf_file.check_model(source.config, embedding)
   flag, act = "--format=gguf", source.config.hidden_act
-  same_outputs.check_tokenizer(flag, source.description["do_lower_case"])
   same_outputs.check_formula(flag, act, has_pooler=False)
   if not is_encoder:
     same_outputs.check_formula(flag, act, source.task)
@@ -537,10 +523,6 @@ def export_onnx(
   """Writes a model, or its encoder, for ONNX Runtime and OpenVINO."""
   model = signature_model(source, encoder, seq_length)
   check_vocabulary(model, "onnx")
-  if isinstance(model.tokenizer, tokenization.FullTokenizer):
-    same_outputs.check_tokenizer(
-      "--format=onnx", source.description["do_lower_case"]
-    )
   description = dict(source.description)
   task, head = source.task, onnx_graph.hidden_states
   if isinstance(model, signatures.Encoder):

@@ -115,11 +115,7 @@ def write(
   has_segments = config.get("type_vocab_size", 0) > 1
   if isinstance(tokenizer, SubwordTokenizer):
     tokenizer_files.write_subword(
-      folder,
-      tokenizer.rules,
-      description,
-      has_segments,
-      cuts=True,
+      folder, tokenizer.rules, description, has_segments, cuts=True
     )
   else:
     tokenizer_files.write(

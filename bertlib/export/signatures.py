@@ -72,9 +72,11 @@ class SignatureModel:
     self.text = self.graph_tokenizer(tokenizer) if is_wordpiece else None
     self._frozen: tf1_module.FrozenGraph | None = None
 
-  def freeze(self, weight_getter: Callable[..., Any]) -> None:
+  def freeze(
+    self, weight_getter: Callable[..., Any], unused: Mapping[str, Any]
+  ) -> None:
     """Makes the weights constants, see `tf1_module.FrozenGraph`."""
-    self._frozen = tf1_module.FrozenGraph(self.build, weight_getter)
+    self._frozen = tf1_module.FrozenGraph(self.build, weight_getter, unused)
 
   def graph_tokenizer(self, tokenizer) -> tf_tokenizer.GraphTokenizer:
     """The tokenizer as graph operations."""

@@ -64,10 +64,11 @@ class FrozenGraph:
     self,
     build: Callable[[Mapping[str, Any]], Any],
     weight_getter: Callable[..., Any],
+    unused: Mapping[str, Any],  # shapes of weights that are zeros
   ):
     """Takes `build`, which gets its weights by `tf.get_variable`."""
     self._build = build
-    self._weight_getter = weight_getter
+    self._weight_getter, self._unused = weight_getter, unused
     self._function: Callable | None = None
 
   def __call__(self, inputs: Mapping[str, Any]):
@@ -94,6 +95,8 @@ class FrozenGraph:
     is_table = name.endswith("_embeddings")
     with tf.init_scope() if is_table else contextlib.nullcontext():
       name = name.partition("/")[2]
+      if name in self._unused:
+        return tf.zeros(self._unused[name])
       return self._weight_getter(getter, name, *args, **kwargs)
 
 

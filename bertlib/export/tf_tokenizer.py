@@ -275,10 +275,8 @@ class GraphTokenizer:
 
 def truncate_rows(rows, lengths):
   """Truncates the rows of a ragged tensor to `lengths`, int [B]."""
-  lengths = tf.cast(lengths, tf.int64)
-  starts = rows.row_starts()
-  indices = tf.ragged.range(starts, starts + lengths)
-  return indices.with_values(tf.gather(rows.values, indices.values))
+  lengths = tf.cast(lengths, tf.int32)
+  return gather_windows(rows, Windows(tf.range(tf.size(lengths)), 0, lengths))
 
 
 def _num_equal(rows, prompt: Sequence[int]):
