@@ -16,7 +16,6 @@ if __name__ == "__main__":  # Check flags before slow imports.
 import dataclasses
 import errno
 import functools
-import itertools
 import os
 import tempfile
 from array import array
@@ -157,7 +156,7 @@ def convert_single_example(
 
 
 def encode_examples(
-  examples: Iterable[InputExample],
+  examples: Iterable[InputExample],  # of all lines
   tokenizer: tokenization.Tokenizer,
   max_seq_length: int,
   vectors: Vectors,  # with whose prefix the texts begin
@@ -165,18 +164,16 @@ def encode_examples(
 ) -> Iterator[dict[str, Any]]:
   """Converts examples to records; logs how many were truncated."""
   num_truncated = 0
-  examples, read = itertools.tee(examples)
-  pairs = ((example.text_a, example.text_b, vectors.prefix) for example in read)
+  pairs = ((text_a, text_b, vectors.prefix) for _, text_a, text_b in examples)
   encoded = model_inputs.encode_windows(
     tokenizer, pairs, max_seq_length, vectors.cutting
   )
-  for example, rows in zip(examples, encoded):
-    line = f"line {example.unique_id + 1}"
-    model_inputs.warn_of_many_windows(line, len(rows))
+  for unique_id, rows in enumerate(encoded):
+    model_inputs.warn_of_many_windows(f"line {unique_id + 1}", len(rows))
     num_windows.append(len(rows))
     for *features, num_lost in rows:
       num_truncated += num_lost > 0
-      yield {"unique_ids": example.unique_id, **dict(zip(_TOKENS, features))}
+      yield {"unique_ids": unique_id, **dict(zip(_TOKENS, features))}
   if num_truncated:
     logging.warning(
       "%d lines truncated to %d tokens", num_truncated, max_seq_length
