@@ -99,8 +99,11 @@ def test_a_folder_in_both_formats_is_read_as_to_asks_for(main, tmp_path):
   assert "bert_model.ckpt.index" in main(folder, "--to=tensorflow")
   shutil.rmtree(tmp_path / "output")
   assert main(folder, "--to=huggingface") == [
-    *("config.json", "model.safetensors", "tokenizer.json"),
-    *("tokenizer_config.json", "vocab.txt"),
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.txt",
   ]
 
 

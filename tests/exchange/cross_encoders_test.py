@@ -97,9 +97,9 @@ def test_the_default_prompt_goes_there_and_back(tmp_path):
   "files, num_labels, message",
   (of_release_6(activation_fn="torch.nn.modules.activation.Tanh"), 1, "Tanh"),
   (
-    of_release_6(activation_fn=f"{SIGMOID[:-7]}LogSigmoid"),
+    of_release_6(activation_fn="torch.nn.modules.activation.LogSigmoid"),
     1,
-    "only Sigmoid",
+    "only Sigmoid and Identity of torch.nn",
   ),
   (of_release_6(activation_fn="my.Sigmoid"), 1, "is my.Sigmoid; only"),
   (of_release_6(keep_in_fp32_modules=["0.model"]), 1, "keep_in_fp32_modules"),
