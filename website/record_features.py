@@ -7,6 +7,7 @@ writes the page.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 from bertlib.data import tf_records
@@ -59,7 +60,9 @@ def _layouts() -> dict[str, dict[str, tf_records.Layout]]:
       "multiple_choice",
     ]
   )
-  written = pretraining_instances.written_layout
+  written = functools.partial(
+    pretraining_instances.record_layout, is_written=True
+  )
   return {
     "run_classifier.py": {
       problem.kind: classification_records.record_layout(_S, problem)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import signal
 import sys
@@ -91,7 +92,10 @@ def run(main: Callable[[list[str]], Any]) -> None:
       terminal.on_stop_signals(terminal.stop),
       terminal.at_end,
     ):
-      return main(argv)
+      status = main(argv)
+    # The interpreter's last collection would look for cycles in all graphs.
+    gc.freeze()
+    return status
 
   app.run(main_or_one_line, flags_parser=lambda argv: _arguments)
 

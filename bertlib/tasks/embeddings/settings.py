@@ -83,7 +83,7 @@ class MiningSettings(option.Group):
   """Which texts are hard negatives."""
 
   SECTION = "evaluation"
-  NEEDS = "do_predict, mine_negatives"
+  NEEDS = "do_predict"
 
   mine_negatives: int | None = option.integer(
     None,
@@ -97,23 +97,27 @@ class MiningSettings(option.Group):
     0,
     "Number of closest texts to skip, since they may be right.",
     option.NOT_NEGATIVE,
+    needs="mine_negatives",
   )
   range_max: int | None = option.integer(
     None,
     "Number of closest texts to take negatives from. If not given, as many as"
     " are needed; with a margin, ten times as many.",
     option.AT_LEAST_1,
+    needs="mine_negatives",
   )
   absolute_margin: float | None = option.number(
     None,
     "Least difference between the cosine of the farthest positive and that of a"
     " negative.",
     option.NOT_NEGATIVE,
+    needs="mine_negatives",
   )
   relative_margin: float | None = option.number(
     None,
     "The same difference, as a fraction of the cosine of that positive.",
     option.NOT_NEGATIVE,
+    needs="mine_negatives",
   )
 
   def depth(self, most_positives: int) -> int:
