@@ -2,9 +2,10 @@
 
 Beside it the strongest other ways to do that with ONNX Runtime: `OnnxModel` fed
 with lists, sentence-transformers' onnx backend, transformers' pipeline with
-optimum, and fastembed. Each reads the file, computes and writes an .npy file,
-with its model loaded before. Others get texts sorted by length, and the fastest
-of several batch sizes in a trial; fastembed reads the export of this project.
+optimum, and fastembed with threads and with processes. Each reads the file,
+computes and writes an .npy file, with its model loaded before. Others get texts
+sorted by length, and the fastest of several batch sizes in a trial; fastembed
+reads the export of this project.
 
     python -m venv /tmp/peers && /tmp/peers/bin/pip install \
         'sentence-transformers[onnx]<6' fastembed absl-py
@@ -134,29 +135,24 @@ def transformers_pipeline(settings: Settings) -> Answers:
 
 def fastembed(settings: Settings) -> Answers:
   """Encodes by fastembed, with the export of this project."""
-  from fastembed import TextEmbedding
-  from fastembed.common.model_description import ModelSource, PoolingType
-
-  TextEmbedding.add_custom_model(
-    model="mine/exported",
-    pooling=PoolingType.DISABLED,
-    normalization=False,
-    sources=ModelSource(url="https://example.com"),
-    dim=384,
-    model_file="onnx/model.onnx",
-  )
-  threads = settings.num_threads or os.cpu_count()
-  model = TextEmbedding(
-    "mine/exported", specific_model_path=settings.onnx_dir, threads=threads
-  )
-
-  def encode(texts, size):
-    return np.stack([*model.embed(texts, batch_size=size)])
-
+  encode = fastembed_encoder(settings, settings.num_threads or os.cpu_count())
   yield from serve_fastest("embed", settings, in_order_of_length(encode))
 
 
-PEERS = sentence_transformers, transformers_pipeline, fastembed
+def fastembed_processes(settings: Settings) -> Answers:
+  """The same by processes of fastembed, of one thread each."""
+  number = settings.num_threads or os.cpu_count()
+  encode = fastembed_encoder(settings, threads=1, parallel=number)
+  name = f"embed, parallel={number}"
+  yield from serve_fastest(name, settings, in_order_of_length(encode))
+
+
+PEERS = (
+  sentence_transformers,
+  transformers_pipeline,
+  fastembed,
+  fastembed_processes,
+)
 
 
 # Their work
@@ -177,6 +173,31 @@ def with_file(
     np.save(path, np.asarray(encode(read(settings.text_file)), np.float32))
 
   return to_file
+
+
+def fastembed_encoder(
+  settings: Settings, threads: int, parallel: int | None = None
+) -> Callable:
+  """Vectors of texts in batches of a size; pooled by the exported graph."""
+  from fastembed import TextEmbedding
+  from fastembed.common.model_description import ModelSource, PoolingType
+
+  TextEmbedding.add_custom_model(
+    model="mine/exported",
+    pooling=PoolingType.DISABLED,
+    normalization=False,
+    sources=ModelSource(url="https://example.com"),
+    dim=384,
+    model_file="onnx/model.onnx",
+  )
+  model = TextEmbedding(
+    "mine/exported", specific_model_path=settings.onnx_dir, threads=threads
+  )
+
+  def encode(texts, size):
+    return np.stack([*model.embed(texts, batch_size=size, parallel=parallel)])
+
+  return encode
 
 
 def in_order_of_length(encode: Callable) -> Callable:

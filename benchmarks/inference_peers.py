@@ -1,6 +1,7 @@
 """Sides of `inference` that are other code.
 
-transformers, sentence-transformers, ONNX Runtime, OpenVINO and CTranslate2.
+transformers, sentence-transformers, fastembed, ONNX Runtime, OpenVINO and
+CTranslate2.
 
 Each is a function of the flags and of `model`, `task`, `precision` and
 `folder`, see `inference_works.make_model`. This module runs in the Python of
@@ -10,6 +11,7 @@ the peers.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from typing import Any, Callable
@@ -75,30 +77,41 @@ def quantized(model: Any, layers: Any = None) -> Any:
 
 
 def sentence_transformers(settings: Settings) -> Answers:
-  """The model in sentence-transformers: mean pooling, normalized."""
+  """The model in sentence-transformers: normalized means, or pair scores."""
   import sentence_transformers as library
   import torch
   from sentence_transformers.sentence_transformer import modules
 
-  if settings.task != "vectors":
+  if settings.task not in ("vectors", "scores"):
     raise NotImplementedError(f"does not do the task {settings.task}")
   name = {"float32": "sdpa", "bfloat16": "weights in bfloat16"}.get(
     settings.precision, "dynamic"
   )
+  path = in_folder(settings, "hugging_face")
+  length = TASKS[settings.task].description["max_seq_length"]
+
+  def load():
+    if settings.task == "scores":
+      return library.CrossEncoder(
+        path, max_length=length, activation_fn=torch.nn.Identity(), device="cpu"
+      )
+    encoder = modules.Transformer(path)
+    encoder.max_seq_length = length
+    pooling = modules.Pooling(encoder.get_embedding_dimension(), "mean")
+    return library.SentenceTransformer(
+      modules=[encoder, pooling, modules.Normalize()], device="cpu"
+    )
 
   def runner(model, size):
+    if settings.task == "scores":
+      return lambda pairs: model.predict(pairs, batch_size=size).tolist()
     return lambda texts: checksums(
       model.encode([text for (text,) in texts], batch_size=size)
     )
 
   candidates = {}
   for variant, compiles in with_compiled(name, settings.torch_compile).items():
-    encoder = modules.Transformer(in_folder(settings, "hugging_face"))
-    encoder.max_seq_length = TASKS["vectors"].description["max_seq_length"]
-    pooling = modules.Pooling(encoder.get_embedding_dimension(), "mean")
-    model = library.SentenceTransformer(
-      modules=[encoder, pooling, modules.Normalize()], device="cpu"
-    )
+    model = load()
     if settings.precision == "bfloat16":
       model = model.to(torch.bfloat16)
     elif settings.precision == "int8":
@@ -107,7 +120,48 @@ def sentence_transformers(settings: Settings) -> Answers:
       model[0].auto_model.compile(dynamic=True)
     for size in [settings.batch_size] if settings.batch_size else [8, 32, 128]:
       candidates[f"{variant}, batches of {size}"] = runner(model, size)
-  trial = read_texts(settings, "calibration")
+  trial = read_texts(settings, "calibration")[:64]
+  best, description = side_by_side.fastest(candidates, 5, trial)
+  return serve(settings, description, candidates[best])
+
+
+def fastembed(settings: Settings) -> Answers:
+  """Scores of pairs by `TextCrossEncoder`, sorted by length before."""
+  from fastembed.common.model_description import ModelSource
+  from fastembed.rerank.cross_encoder import TextCrossEncoder
+
+  if settings.task != "scores":
+    raise NotImplementedError(f"does not do the task {settings.task}")
+  folder = in_folder(settings, "fastembed")
+  shutil.copytree(
+    in_folder(settings, "hugging_face"), folder, dirs_exist_ok=True
+  )
+  load_tokenizer(settings).save_pretrained(folder, legacy_format=False)
+
+  def runner(model, size):
+    def predict(pairs):
+      order = sorted(range(len(pairs)), key=lambda row: -len(pairs[row][1]))
+      found = model.rerank_pairs([pairs[row] for row in order], size)
+      scores = dict(zip(order, found))
+      return [float(scores[row]) for row in range(len(pairs))]
+
+    return predict
+
+  candidates = {}
+  for variant, path in write_onnx_models(settings, folder).items():
+    TextCrossEncoder.add_custom_model(
+      variant,
+      ModelSource(url="https://example.com"),
+      os.path.basename(path),
+    )
+    model = TextCrossEncoder(
+      variant, threads=settings.num_threads, specific_model_path=folder
+    )
+    for size in (
+      [settings.batch_size] if settings.batch_size else [4, 8, 16, 32]
+    ):
+      candidates[f"{variant}, batches of {size}"] = runner(model, size)
+  trial = read_texts(settings, "calibration")[:64]
   best, description = side_by_side.fastest(candidates, 5, trial)
   return serve(settings, description, candidates[best])
 
