@@ -398,16 +398,18 @@ def record_layout(
     "masked_lm_positions": masks,
     "masked_lm_ids": masks,
     "masked_lm_weights": masks._replace(is_float=True),
-    "next_sentence_labels": sequences,
   }
+  labels = {"next_sentence_labels": sequences}
   if max_sequences_per_row is not None:  # see `_packed_features`
     tokens = layout["input_ids"]
     layout |= {
       "sequence_ids": tokens,
       "position_ids": tokens,
       "next_sentence_positions": sequences,
+      **labels,
       "next_sentence_weights": sequences._replace(is_float=True),
     }
+  layout |= labels
   if is_written and objective.description:
     layout["objective"] = tf_records.Feature(is_text=True)
   return {n: feature for n, feature in layout.items() if objective.reads(n)}
