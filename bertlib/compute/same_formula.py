@@ -88,6 +88,8 @@ def _equal(
       config = tf.ConfigProto(
         device_count={"GPU": 0}, intra_op_parallelism_threads=threads
       )
+      # To optimize graphs that run once would take longer than to run them.
+      config.graph_options.rewrite_options.disable_meta_optimizer = True
       with tf.Session(config=config) as session:
         values = session.run(
           [tuple(map(tf.convert_to_tensor, p)) for p in pairs]

@@ -411,7 +411,8 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
       listener.begin()
 
   def after_create_session(self, session, coord):
-    graph_def = session.graph.as_graph_def(add_shapes=True)
+    # Of a final graph: each further copy would take as long as saving a model.
+    graph_def = self._graph_def = session.graph.as_graph_def(add_shapes=True)
     with atomic_write(os.path.join(self._model_dir, "graph.pbtxt")) as file:
       file.write(str(graph_def))
     with tf.Graph().as_default():  # a new writer writes the default graph
@@ -483,7 +484,12 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     )
     try:
       if self._step or not self._initial:
-        saver.save(session, prefix, self._step)
+        path = saver.save(session, prefix, self._step, write_meta_graph=False)
+        tf.train.export_meta_graph(
+          f"{path}.meta",
+          graph_def=self._graph_def,
+          saver_def=saver.as_saver_def(),
+        )
       else:  # without the moments, which are zeros
         session.run(self._initial)
         checkpoint_files.write_state_file(self._model_dir, self._path(0))
