@@ -199,7 +199,7 @@ def test_failed_save_keeps_the_earlier_checkpoints(tmp_path, monkeypatch):
   train(tmp_path, 3)
   kept = {path.name for path in tmp_path.iterdir()}
 
-  def fail(self, session, path, step):
+  def fail(self, session, path, step, **options):
     (tmp_path / f"model.ckpt-{step}_temp").mkdir()
     (tmp_path / f"model.ckpt-{step}.index").write_bytes(b"half")
     raise tf.errors.ResourceExhaustedError(
