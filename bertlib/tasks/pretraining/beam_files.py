@@ -32,11 +32,6 @@ def size_and_mtime(path: str) -> tuple[int, int]:
   return FileSystems.match([path])[0].metadata_list[0].size_in_bytes, 0
 
 
-def exists(path: str) -> bool:
-  """See `files.exists`."""
-  return FileSystems.exists(path)
-
-
 def open_any(path: str, mode: str = "r") -> IO[Any]:
   """See `files.open_any`; does not decompress .gz files."""
   open_file = FileSystems.open if "r" in mode else FileSystems.create
