@@ -183,11 +183,7 @@ if __name__ == "__main__":
   side_by_side.run(
     main,
     side_by_side.define,
-    text_file="Text: a sentence per line, a blank line between documents.",
-    vocab_file="Vocabulary.",
-    bert_config_file="Config of the model.",
+    **pretraining_variants.INPUTS,
     sst2_dir="Folder of SST-2.",
-    folder="Folder for all files.",
-    tokens=(3_000_000, "Tokens per training."),
     seeds=(3, "Seeds 1, 2, ..."),
   )

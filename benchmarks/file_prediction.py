@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from benchmarks import side_by_side
+from benchmarks.inference_works import in_order_of_length
 from benchmarks.side_by_side import FLAGS, Answers, Settings, timed
 
 _BATCH_SIZES = (8, 16, 32, 64, 128)
@@ -198,19 +199,6 @@ def fastembed_encoder(
     return np.stack([*model.embed(texts, batch_size=size, parallel=parallel)])
 
   return encode
-
-
-def in_order_of_length(encode: Callable) -> Callable:
-  """`encode` of texts sorted by length; its vectors are in the given order."""
-
-  def sorted_encode(texts: Sequence[str], size: int):
-    order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
-    vectors = np.asarray(encode([texts[index] for index in order], size))
-    result = np.empty_like(vectors)
-    result[order] = vectors
-    return result
-
-  return sorted_encode
 
 
 def serve_fastest(name: str, settings: Settings, encode: Callable) -> Answers:

@@ -10,10 +10,11 @@ the peers.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Callable
 
 from benchmarks import mrpc_epoch, side_by_side
@@ -21,6 +22,7 @@ from benchmarks.inference_works import (
   TASKS,
   checksums,
   in_folder,
+  in_order_of_length,
   in_sorted_batches,
   read_texts,
   serve,
@@ -102,10 +104,10 @@ def sentence_transformers(settings: Settings) -> Answers:
       modules=[encoder, pooling, modules.Normalize()], device="cpu"
     )
 
-  def runner(model, size):
+  def runner(model):
     if settings.task == "scores":
-      return lambda pairs: model.predict(pairs, batch_size=size).tolist()
-    return lambda texts: checksums(
+      return lambda pairs, size: model.predict(pairs, batch_size=size).tolist()
+    return lambda texts, size: checksums(
       model.encode([text for (text,) in texts], batch_size=size)
     )
 
@@ -118,11 +120,8 @@ def sentence_transformers(settings: Settings) -> Answers:
       model = quantized(model)
     if compiles:
       model[0].auto_model.compile(dynamic=True)
-    for size in [settings.batch_size] if settings.batch_size else [8, 32, 128]:
-      candidates[f"{variant}, batches of {size}"] = runner(model, size)
-  trial = read_texts(settings, "calibration")[:64]
-  best, description = side_by_side.fastest(candidates, 5, trial)
-  return serve(settings, description, candidates[best])
+    candidates[variant] = runner(model)
+  return serve_fastest_size(settings, candidates, [8, 32, 128])
 
 
 def fastembed(settings: Settings) -> Answers:
@@ -138,32 +137,23 @@ def fastembed(settings: Settings) -> Answers:
   )
   load_tokenizer(settings).save_pretrained(folder, legacy_format=False)
 
-  def runner(model, size):
-    def predict(pairs):
-      order = sorted(range(len(pairs)), key=lambda row: -len(pairs[row][1]))
-      found = model.rerank_pairs([pairs[row] for row in order], size)
-      scores = dict(zip(order, found))
-      return [float(scores[row]) for row in range(len(pairs))]
-
-    return predict
+  def runner(model):
+    rank = in_order_of_length(
+      lambda pairs, size: [*model.rerank_pairs(pairs, size)],
+      lambda pair: len(pair[1]),
+    )
+    return lambda pairs, size: rank(pairs, size).tolist()
 
   candidates = {}
   for variant, path in write_onnx_models(settings, folder).items():
     TextCrossEncoder.add_custom_model(
-      variant,
-      ModelSource(url="https://example.com"),
-      os.path.basename(path),
+      variant, ModelSource(url="https://example.com"), os.path.basename(path)
     )
     model = TextCrossEncoder(
       variant, threads=settings.num_threads, specific_model_path=folder
     )
-    for size in (
-      [settings.batch_size] if settings.batch_size else [4, 8, 16, 32]
-    ):
-      candidates[f"{variant}, batches of {size}"] = runner(model, size)
-  trial = read_texts(settings, "calibration")[:64]
-  best, description = side_by_side.fastest(candidates, 5, trial)
-  return serve(settings, description, candidates[best])
+    candidates[variant] = runner(model)
+  return serve_fastest_size(settings, candidates, [4, 8, 16, 32])
 
 
 def onnx_runtime(settings: Settings) -> Answers:
@@ -381,6 +371,22 @@ def calibration_feeds(settings: Settings) -> Iterator[dict[str, Any]]:
     yield dict(
       tokenizer(*parts, truncation=True, max_length=length, return_tensors="np")
     )
+
+
+def serve_fastest_size(
+  settings: Settings, candidates: dict[str, Callable], sizes: Sequence[int]
+) -> Answers:
+  """Serves by the fastest of functions of texts and a size of batches."""
+  if settings.batch_size:
+    sizes = [settings.batch_size]
+  runs = {
+    f"{name}, batches of {size}": functools.partial(run, size=size)
+    for name, run in candidates.items()
+    for size in sizes
+  }
+  trial = read_texts(settings, "calibration")[:128]
+  best, description = side_by_side.fastest(runs, 5, trial)
+  return serve(settings, description, runs[best])
 
 
 def serve_fastest(

@@ -44,6 +44,15 @@ TRAINING = [
   *("--warmup_proportion=0.1", "--precision=auto"),
 ]
 
+# Flags of a benchmark that pretrains on a text.
+INPUTS = {
+  "text_file": "Text: a sentence per line, a blank line between documents.",
+  "vocab_file": "Vocabulary.",
+  "bert_config_file": "Config of the model.",
+  "folder": "Folder for all files.",
+  "tokens": (3_000_000, "Tokens per training."),
+}
+
 
 def main(_: list[str]) -> None:
   """Trains all variants, and reports their losses."""
@@ -125,12 +134,4 @@ def draw(
 
 
 if __name__ == "__main__":
-  side_by_side.run(
-    main,
-    side_by_side.define,
-    text_file="Text: a sentence per line, a blank line between documents.",
-    vocab_file="Vocabulary.",
-    bert_config_file="Config of the model.",
-    folder="Folder for all files.",
-    tokens=(3_000_000, "Tokens per training."),
-  )
+  side_by_side.run(main, side_by_side.define, **INPUTS)
