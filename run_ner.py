@@ -208,12 +208,7 @@ def prepare(asked: NerSettings, step: Steps) -> tuple[Run, ner_inputs.Data]:
     "sentences", ner_inputs.read_training_set, settings, instead=[]
   )
   labels = step("tags", ner_inputs.find_labels, settings, train_set)
-  run = step(
-    "run",
-    lambda *given: runs.setup(settings, make_task(*given), step),
-    settings,
-    labels,
-  )
+  run = step("run", set_up, settings, labels, step)
   data = step("data", ner_inputs.read_data, run, train_set)
   plan = loop.check_start(run, step)
   if step.is_dry_run:
@@ -221,6 +216,11 @@ def prepare(asked: NerSettings, step: Steps) -> tuple[Run, ner_inputs.Data]:
     lengths = step("tokens", ner_inputs.check_sentences, run, data)
     training_checks.estimate_training(step, run, plan, lengths)
   return run, data
+
+
+def set_up(settings: NerSettings, labels: Sequence[str], step: Steps) -> Run:
+  """The run, see `runs.setup`."""
+  return runs.setup(settings, make_task(settings, labels), step)
 
 
 def make_task(settings: NerSettings, labels: Sequence[str]) -> Task:

@@ -411,7 +411,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
       listener.begin()
 
   def after_create_session(self, session, coord):
-    # Of a final graph: each further copy would take as long as saving a model.
+    # Checkpoints share this copy: the graph is final, and each copy takes time.
     graph_def = self._graph_def = session.graph.as_graph_def(add_shapes=True)
     with atomic_write(os.path.join(self._model_dir, "graph.pbtxt")) as file:
       file.write(str(graph_def))

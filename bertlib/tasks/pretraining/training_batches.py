@@ -214,8 +214,8 @@ def input_fn_builder(
   sizes = max_seq_length, max_predictions_per_seq
   layout_of = functools.partial(record_layout, *sizes, objective)
   layout = layout_of(sequences_per_row(input_files[0]), masking is not None)
-  read_layout = layout_of(packing.max_sequences_per_row) if packing else layout
-  trimmed = [n for n, f in read_layout.items() if trim and f.per_token]
+  row_layout = layout_of(packing.max_sequences_per_row) if packing else layout
+  trimmed = [n for n, f in row_layout.items() if trim and f.per_token]
   sampling = (seed, max_seq_length) if objective.has_generator else None
   if num_records is None:
     num_records = sum(
@@ -247,7 +247,7 @@ def input_fn_builder(
       )
     elif packing:
       windows = stream(WINDOW_SIZE, packing.window * WINDOW_SIZE)
-      batches = _packed_batches(windows, packing, read_layout, batch_size, own)
+      batches = _packed_batches(windows, packing, row_layout, batch_size, own)
     else:
       first = step * batch_size
       batches = stream(batch_size, first, shard=own, with_source=is_traced)
