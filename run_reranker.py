@@ -23,7 +23,7 @@ import functools
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,7 @@ from bertlib.tasks.ranking import (
 )
 from bertlib.tasks.ranking.ranking_inputs import Search
 from bertlib.tasks.ranking.ranking_predictor import RankingPredictor
-from bertlib.tasks.ranking.ranking_records import Groups
+from bertlib.tasks.ranking.ranking_records import Group, Groups
 from bertlib.tasks.ranking.record import RECORD
 from bertlib.tasks.ranking.settings import RankingSettings
 from bertlib.training import loop, runs, text_sets, train_step
@@ -285,6 +285,7 @@ def prepare(
   step("models", check_models, settings)
   task = step("task", make_task, settings, loss, data)
   run = step("run", runs.setup, settings, task, step)
+  step("queries", ranking_inputs.warn_of_long_queries, run, data)
   plan = loop.check_start(run, step)
   if step.is_dry_run:
     lengths = step("tokens", ranking_inputs.check_pairs, run, data)
@@ -330,17 +331,13 @@ def train_reranker(
   dev_set: WrittenSearch | None,  # evaluated during training
 ) -> None:
   """Trains on queries with their documents."""
-  path, scores = run.path("train.tf_record"), None
-  if run.settings.objective.teacher:
-    scores = teacher_scores(run, groups)
+  path = run.path("train.tf_record")
   ranking_records.write_records(
     path,
-    groups,
+    groups_to_encode(run, groups),
     run.task.features,
     run.tokenizer,
     text_sets.training_cutting(run),
-    query_prefix(run),
-    scores,
   )
   loop.train_on_records(
     run,
@@ -348,6 +345,19 @@ def train_reranker(
     len(groups),
     lambda checkpoint: evaluate(dev_set, checkpoint)[0].results,
   )
+
+
+def groups_to_encode(run: Run, groups: Groups) -> Iterator[Group]:
+  """Yields groups with the prefix of queries and the scores of --teacher."""
+  prefix, scores = query_prefix(run), None
+  if run.settings.objective.teacher:
+    scores = iter(teacher_scores(run, groups))
+  for group in groups:
+    group = group._replace(query=prefix + group.query)
+    if scores:
+      of_documents = [*itertools.islice(scores, len(group.documents))]
+      group = group._replace(teacher_scores=of_documents)
+    yield group
 
 
 def teacher_scores(run: Run, groups: Groups) -> np.ndarray:
@@ -379,11 +389,8 @@ def path_by_hash(
   """Path of the file that keeps what the model of a folder makes of inputs."""
   description, checkpoint = model.find_model(folder)
   key = hashlib.sha256(json_files.dumps(description).encode())
-  for path in files.checkpoint_files(checkpoint):
-    with files.open_any(path, "rb") as file:
-      while part := file.read(2**20):
-        key.update(part)
-  for value in inputs:
+  weights = map(receipts.fingerprint, files.checkpoint_files(checkpoint))
+  for value in itertools.chain((w["sha256"] for w in weights), inputs):
     key.update(repr(value).encode())
   return run.path(name.format(key.hexdigest()[:16]))
 
@@ -398,11 +405,6 @@ def write_search(
   if not search.candidates:
     found = find_candidates(run, search.retrieval)
     search = search.with_candidates(found)
-  ranking_records.warn_of_long(
-    search.retrieval.queries.values(),
-    run.tokenizer,
-    run.settings.model.max_seq_length,
-  )
   return search, write_pairs(run, name, search.pairs(), batch_size)
 
 
@@ -414,16 +416,12 @@ def find_candidates(run: Run, retrieval: Retrieval) -> dict[str, Sequence[str]]:
   path = path_by_hash(run, "candidates_{}.json", encoder, folder, inputs)
   if not files.exists(path):
     texts = (text for _, text in retrieval.corpus)
-
-    def vectors_of_corpus():
-      for block in batch_predictor.blocks(texts, _NUM_DOCUMENTS):
-        yield from model.encode(block, model.spec.passage_prompt)
-
+    blocks = batch_predictor.blocks(texts, _NUM_DOCUMENTS)
     with encoder(folder) as model:
       vectors = model.encode(queries.values(), model.spec.query_prompt)
-      (ranked,) = nearest_neighbors.rank(
-        retrieval, vectors, vectors_of_corpus(), k
-      )
+      prompt = model.spec.passage_prompt
+      of_corpus = (row for part in blocks for row in model.encode(part, prompt))
+      (ranked,) = nearest_neighbors.rank(retrieval, vectors, of_corpus, k)
     with files.atomic_write(path) as file:
       file.write(json_files.dumps({query: ids for query, ids, _ in ranked}))
   logging.info("Candidates of %s are those in %s", folder, path)

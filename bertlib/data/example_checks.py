@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import unicodedata
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -144,9 +145,9 @@ def _labels(example: Labeled) -> Sequence[Any]:
 # Of a sample, in a dry run
 
 
-def sample(items: Sequence, number: int = 2000) -> Sequence:
+def sample(items: Collection, number: int = 2000) -> list:
   """About `number` items, evenly spaced; all if there are fewer."""
-  return items[:: -(-len(items) // number) or 1]
+  return [*itertools.islice(items, 0, None, -(-len(items) // number) or 1)]
 
 
 def check_labels(

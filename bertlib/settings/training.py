@@ -132,21 +132,21 @@ class RunSettings(option.Group):
   )
   train_batch_size: int = option.integer(
     32,
-    "Number of examples per training step, over all devices.",
+    "Examples per training step, over all devices.",
     option.AT_LEAST_1,
     basic=True,
     needs="do_train",
   )
   eval_batch_size: int = option.integer(
     8,
-    "Number of examples per evaluation step.",
+    "Examples per evaluation step.",
     option.AT_LEAST_1,
     section="evaluation",
     needs="do_eval or eval_steps",
   )
   predict_batch_size: int = option.integer(
     8,
-    "Number of examples per prediction step.",
+    "Examples per prediction step.",
     option.AT_LEAST_1,
     section="evaluation",
     needs="do_predict",

@@ -181,20 +181,12 @@ class EmbeddingSettings(TrainingSettings):
   mining: MiningSettings = option.group(MiningSettings)
   flags: RunSettings = option.group(
     RunSettings,
-    do_train={"help": "Train on --train_file."},
-    do_eval={"help": "Evaluate on --dev_file."},
     do_predict={
       "help": "Write the vectors of --predict_file, search --corpus_file for"
       " the lines of --query_file, or find --mine_negatives."
     },
-    eval_batch_size={
-      "default": 64,
-      "help": "Number of texts per evaluation step.",
-    },
-    predict_batch_size={
-      "default": 64,
-      "help": "Number of texts per prediction step.",
-    },
+    eval_batch_size={"default": 64, "help": "Texts per evaluation step."},
+    predict_batch_size={"default": 64, "help": "Texts per prediction step."},
   )
   text: TableSettings = option.group(TableSettings)
   cutting: LongTextSettings = option.group(

@@ -23,14 +23,10 @@ class NerSettings(TrainingSettings):
 
   flags: RunSettings = option.group(
     RunSettings,
-    do_train={"help": "Train on --train_file."},
-    do_eval={"help": "Evaluate on --dev_file."},
     do_predict={"help": "Tag the sentences of --predict_file."},
-    train_batch_size={
-      "help": "Number of windows per training step, over all devices."
-    },
-    eval_batch_size={"help": "Number of windows per evaluation step."},
-    predict_batch_size={"help": "Number of windows per prediction step."},
+    train_batch_size={"help": "Windows per training step, over all devices."},
+    eval_batch_size={"help": "Windows per evaluation step."},
+    predict_batch_size={"help": "Windows per prediction step."},
   )
   train_file: str | None = option.path(
     None,

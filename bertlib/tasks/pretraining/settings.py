@@ -148,7 +148,7 @@ class PretrainingSettings(TrainingSettings):
     },
     predict_batch_size={
       "default": 32,
-      "help": "Number of masked positions per prediction step.",
+      "help": "Masked positions per prediction step.",
     },
     eval_steps={
       "help": "Evaluate every this many training steps, and keep the best"

@@ -213,20 +213,32 @@ def search_of_table(
   return Search(found, is_ordered=False).with_candidates(candidates)
 
 
-# Of a dry run
+# Lengths
+
+
+def warn_of_long_queries(run: Run, data: Data) -> None:
+  """Warns of queries that leave documents less than half of the length."""
+  length = run.settings.model.max_seq_length
+  queries = (group.query for group in data.train or ())
+  for found in (data.dev, data.predict):
+    if isinstance(found, Search):
+      queries = itertools.chain(queries, found.retrieval.queries.values())
+  lengths = map(len, run.tokenizer.encode_batch(queries))
+  if num_long := sum(number > length // 2 for number in lengths):
+    logging.warning(
+      "%d queries have more than half of the --max_seq_length=%d tokens, and"
+      " leave documents less",
+      num_long,
+      length,
+    )
 
 
 def check_pairs(run: Run, data: Data) -> example_checks.LengthSummary:
-  """Encodes some of the pairs."""
-  groups, pairs = [], data.predict or data.dev
-  if isinstance(pairs, Search):
-    pairs = [*pairs.pairs()]
+  """Encodes some of the pairs, in a dry run."""
+  found = data.train or data.predict or data.dev
+  if isinstance(found, Search):
+    found = [*found.pairs()]
+  pairs = sample = example_checks.sample(found)
   if data.train:
-    step = len(data.train) // 2000 + 1
-    groups = [*itertools.islice(data.train, 0, None, step)]
-    pairs = [(g.query, text) for g in groups for text in g.documents]
-  sample = example_checks.sample(pairs)
-  num_examples = len(data.train or pairs)
-  return text_sets.check_sample(
-    run, sample, num_examples, len(groups or sample)
-  )
+    pairs = [(g.query, text) for g in sample for text in g.documents]
+  return text_sets.check_sample(run, pairs, len(found), len(sample))

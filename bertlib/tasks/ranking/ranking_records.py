@@ -180,32 +180,21 @@ def write_records(
   features: tf_records.Layout,
   tokenizer: tokenization.Tokenizer,
   cutting: LongTextSettings,  # not in windows
-  query_prefix: str = "",
-  # Of the documents of all groups, instead of `Group.teacher_scores`.
-  teacher_scores: Sequence[float] | None = None,
 ) -> None:
   """Encodes groups as TFRecords, and logs how many documents are cut."""
   max_seq_length = features["input_ids"].shape[-1]
   num_truncated = array("i")
-  of_teacher = iter(() if teacher_scores is None else teacher_scores)
 
   def records() -> Iterator[dict[str, Any]]:
     to_encode, to_write = itertools.tee(groups)
-    pairs = (
-      (query_prefix + group.query, text)
-      for group in to_encode
-      for text in group.documents
-    )
+    pairs = ((g.query, text) for g in to_encode for text in g.documents)
     encoded = model_inputs.encode_pairs(
       tokenizer, pairs, max_seq_length, cutting
     )
     for group in to_write:
       rows = [next(encoded) for _ in group.documents]
       num_truncated.extend(row.num_truncated_tokens for row in rows)
-      scores = group.teacher_scores or [
-        *itertools.islice(of_teacher, len(rows))
-      ]
-      values = {"labels": group.labels, "teacher_scores": scores}
+      values = group._asdict()
       for name in model_inputs.TOKEN_FEATURES:
         values[name] = [x for row in rows for x in getattr(row, name)]
       # Zeros are missing documents.
@@ -225,19 +214,3 @@ def write_records(
     100 * num_cut / max(len(num_truncated), 1),
     max_seq_length,
   )
-  queries = (query_prefix + group.query for group in groups)
-  warn_of_long(queries, tokenizer, max_seq_length)
-
-
-def warn_of_long(
-  queries: Iterable[str], tokenizer: tokenization.Tokenizer, max_seq_length: int
-) -> None:
-  """Warns of queries that leave documents less than half of the length."""
-  lengths = map(len, tokenizer.encode_batch(queries))
-  if num_long := sum(length > max_seq_length // 2 for length in lengths):
-    logging.warning(
-      "%d queries have more than half of the --max_seq_length=%d tokens, and"
-      " leave documents less",
-      num_long,
-      max_seq_length,
-    )

@@ -99,17 +99,9 @@ class RankingSettings(TrainingSettings):
   )
   flags: RunSettings = option.group(
     RunSettings,
-    do_train={"help": "Train on --train_file."},
-    do_eval={"help": "Evaluate on --dev_file."},
     do_predict={"help": "Write the scores of --predict_file."},
-    eval_batch_size={
-      "default": 64,
-      "help": "Number of pairs per evaluation step.",
-    },
-    predict_batch_size={
-      "default": 64,
-      "help": "Number of pairs per prediction step.",
-    },
+    eval_batch_size={"default": 64, "help": "Pairs per evaluation step."},
+    predict_batch_size={"default": 64, "help": "Pairs per prediction step."},
   )
   text: TableSettings = option.group(TableSettings)
   cutting: LongDocumentSettings = option.group(

@@ -75,17 +75,14 @@ class SquadSettings(TrainingSettings):
   flags: RunSettings = option.group(
     RunSettings,
     omit=["eval_batch_size"],
-    do_train={"help": "Train on --train_file."},
     do_eval={
       "help": "Evaluate the answers to --predict_file, which needs their gold"
       " answers."
     },
     do_predict={"help": "Answer the questions of --predict_file."},
-    train_batch_size={
-      "help": "Number of windows per training step, over all devices."
-    },
+    train_batch_size={"help": "Windows per training step, over all devices."},
     predict_batch_size={
-      "help": "Number of windows per prediction step.",
+      "help": "Windows per prediction step.",
       "needs": "do_predict or eval_steps",
     },
   )

@@ -1,9 +1,12 @@
 """Tests of run files and orders of documents."""
 
+import types
+
 import numpy as np
 import pytest
 import reference_data
 import run_outputs
+import tiny_model
 from refused import refusal
 
 import run_reranker
@@ -11,6 +14,7 @@ from bertlib.cli import option
 from bertlib.data import beir
 from bertlib.reporting import search_report
 from bertlib.tasks.ranking import ranking_inputs
+from bertlib.tasks.ranking.ranking_records import Group
 from bertlib.tasks.ranking.settings import RankingSettings
 
 pytestmark = pytest.mark.unit
@@ -104,4 +108,21 @@ def test_the_right_documents_of_a_table_come_last(tmp_path):
     ("who", "ann"),
     ("who", "bob"),
     ("where", "rome"),
+  ]
+
+
+def test_queries_that_leave_documents_little_room_are_counted(search, caplog):
+  run = types.SimpleNamespace(
+    settings=option.make(RankingSettings, max_seq_length=6),
+    tokenizer=tiny_model.tokenizer(*"abcd"),
+  )
+  queries = {"q": "a b c d", "p": "a b c"}
+  dev = search._replace(retrieval=beir.Retrieval(queries, [], {}))
+  train = [Group("a b c d", ["a"], [1])]
+  ranking_inputs.warn_of_long_queries(
+    run, ranking_inputs.Data(train, dev, None, {})
+  )
+  assert caplog.messages == [
+    "2 queries have more than half of the --max_seq_length=6 tokens, and leave"
+    " documents less"
   ]
