@@ -35,6 +35,7 @@ FUNCTIONS = {
   inference_works.predictor: _THREE,
   inference_peers.transformers: _THREE,
   inference_peers.sentence_transformers: _THREE,
+  inference_peers.sentence_transformers_onnx: ("float32", "int8"),
   inference_peers.fastembed: ("float32", "int8"),
   inference_peers.onnx_runtime: ("float32", "int8", "static_int8"),
   inference_works.exported: (

@@ -124,6 +124,35 @@ def sentence_transformers(settings: Settings) -> Answers:
   return serve_fastest_size(settings, candidates, [8, 32, 128])
 
 
+def sentence_transformers_onnx(settings: Settings) -> Answers:
+  """Scores of pairs by the ONNX backend of releases before 6."""
+  import sentence_transformers as library
+  import torch
+
+  if settings.task != "scores":
+    raise NotImplementedError(f"does not do the task {settings.task}")
+  load = functools.partial(
+    library.CrossEncoder,
+    max_length=TASKS[settings.task].description["max_seq_length"],
+    activation_fn=torch.nn.Identity(),
+    device="cpu",
+    backend="onnx",
+  )
+  model = load(in_folder(settings, "hugging_face"))
+  if settings.precision == "int8":
+    folder = in_folder(settings, "sentence_transformers_onnx")
+    model.save_pretrained(folder)
+    library.export_dynamic_quantized_onnx_model(model, "avx512_vnni", folder)
+    name = "onnx/model_qint8_avx512_vnni.onnx"
+    model = load(folder, model_kwargs={"file_name": name})
+  candidates = {
+    "dynamic": lambda pairs, size: model.predict(
+      pairs, batch_size=size
+    ).tolist()
+  }
+  return serve_fastest_size(settings, candidates, [8, 32, 128])
+
+
 def fastembed(settings: Settings) -> Answers:
   """Scores of pairs by `TextCrossEncoder`, sorted by length before."""
   from fastembed.common.model_description import ModelSource
