@@ -223,8 +223,8 @@ def ours(settings: Settings) -> Answers:
     data = dict(file)
   head = data.pop("head", None)
   data.pop("texts", None)
-  # With this optimization, TensorFlow 2.21 cannot compute the gradients of a
-  # reranker without a training step: "Function NoOp is not defined".
+  # The second gradients, of `norm`, wait for compiled calls of the first ones,
+  # see findings/compiled_call_as_control_dependency.sh.
   session_config = tf.ConfigProto()
   rewrites = session_config.graph_options.rewrite_options
   rewrites.dependency_optimization = rewrites.OFF
