@@ -8,10 +8,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tokenization
+from bertlib.cli import lazy_module
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
-from bertlib.data import subword_tokenizer
 from bertlib.io import files, json_files, model_files, text_files
+
+# Of models that have a `tokenizer.json`.
+subword_tokenizer = lazy_module.load("bertlib.data.subword_tokenizer")
 
 # Embedding tables may be larger than the vocabulary, up to a multiple of this.
 _TABLE_MULTIPLE = 128
