@@ -273,9 +273,8 @@ def sequences_of(rows):
 @pytest.mark.usefixtures("small_window")
 def test_a_window_has_each_of_its_records_once(folder):
   paths = sorted(map(str, folder.glob("unpacked-*")))
-  windows = input_pipeline.shuffled_record_batches(
-    paths, SINGLE, 100, False, 550, 3, streams=True
-  )
+  records = training_batches.stream_epochs(paths, 550, 3)
+  windows = input_pipeline.batches(records, SINGLE, 100, True)
   found = collections.defaultdict(collections.Counter)
   packing = training_batches.Packing(MOST)
   for row in packed_batches(folder, packing, 170, batch_size=1):

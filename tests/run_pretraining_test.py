@@ -49,6 +49,7 @@ from bertlib.tasks.pretraining import (
   objectives,
   pretraining_inputs,
   pretraining_instances,
+  training_batches,
 )
 
 pytestmark = pytest.mark.graph
@@ -386,7 +387,7 @@ def stream(place, num_taken, **changed):
         writer.write(str(number).encode())
     first += size
   arguments = {"num_records": 22, "seed": 5, "num_open": 2, "block_size": 4}
-  records = input_pipeline.stream_epochs(files, **(arguments | changed))
+  records = training_batches.stream_epochs(files, **(arguments | changed))
   return [int(r) for r in records.take(num_taken).as_numpy_iterator()]
 
 

@@ -129,7 +129,7 @@ def record_batches(
   """Dataset of batches, in file order; by length, in sorted blocks."""
   records = tf_data.TFRecordDataset(files)
   if not by_length:
-    return _batches(records, layout, batch_size, drop_remainder, trim, shard)
+    return batches(records, layout, batch_size, drop_remainder, trim, shard)
 
   # Similar lengths share a batch, which leaves little padding.
   def sort(indices, block):
@@ -138,7 +138,7 @@ def record_batches(
     return indices, tf.gather(block, order)
 
   indexed = numbered(records).batch(block_size).map(sort).unbatch()
-  return _batches(indexed, layout, batch_size, drop_remainder, trim, shard)
+  return batches(indexed, layout, batch_size, drop_remainder, trim, shard)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -153,7 +153,6 @@ def shuffled_record_batches(
   by_length: bool = False,
   shard: Shard | None = None,
   with_source: bool = False,  # see `records_with_source`
-  streams: bool = False,  # without buckets, see `stream_epochs`
 ):
   """Infinite dataset of fully shuffled batches, see `shuffle_epochs`."""
 
@@ -164,21 +163,16 @@ def shuffled_record_batches(
     lengths = lengths.rebatch(num_records).get_single_element()
     return group_by_length(order, lengths, batch_size, seed, epoch)
 
-  names = [files] if isinstance(files, str) else files
-  if streams:
-    records = stream_epochs(
-      names, num_records, seed, first_record, with_source=with_source
+  records = tf_data.TFRecordDataset(files)
+  if with_source:
+    names = [files] if isinstance(files, str) else files
+    records = tf_data.Dataset.from_tensor_slices(names).flat_map(
+      records_with_source
     )
-  else:
-    records = tf_data.TFRecordDataset(names)
-    if with_source:
-      records = tf_data.Dataset.from_tensor_slices(names).flat_map(
-        records_with_source
-      )
-    records = shuffle_epochs(
-      records, num_records, seed, first_record, bucket if by_length else None
-    )
-  return _batches(records, layout, batch_size, True, trim, shard)
+  records = shuffle_epochs(
+    records, num_records, seed, first_record, bucket if by_length else None
+  )
+  return batches(records, layout, batch_size, True, trim, shard)
 
 
 def records_with_source(file):
@@ -259,8 +253,14 @@ def global_batch_size_and_shard(
   return params["batch_size"] * count, shard
 
 
-def _batches(
-  records, layout, batch_size, drop_remainder, trim, shard: Shard | None = None
+@tf.autograph.experimental.do_not_convert
+def batches(
+  records,  # dataset
+  layout: tf_records.Layout,
+  batch_size: int,
+  drop_remainder: bool,
+  trim: bool = False,
+  shard: Shard | None = None,
 ):
   """Batches and parses records, with their `input_index` or source if any."""
 
@@ -271,22 +271,22 @@ def _batches(
     )
     return parse_records(serialized, layout) | dict(zip(names, source))
 
-  batches = records.batch(batch_size, drop_remainder=drop_remainder)
+  batched = records.batch(batch_size, drop_remainder=drop_remainder)
   if shard:
 
     def split_by_replica(*batch):
       own = tuple(shard.split(tensor, batch_size) for tensor in batch)
       return tf_data.Dataset.from_tensor_slices(own)
 
-    batches = batches.flat_map(split_by_replica)
-  batches = batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+    batched = batched.flat_map(split_by_replica)
+  batched = batched.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
   if trim:
     per_token = [name for name, feature in layout.items() if feature.per_token]
-    batches = batches.map(
+    batched = batched.map(
       functools.partial(trim_padding, names=per_token),
       num_parallel_calls=tf.data.AUTOTUNE,
     )
-  return batches.prefetch(tf.data.AUTOTUNE)
+  return batched.prefetch(tf.data.AUTOTUNE)
 
 
 def shuffle_epochs(
@@ -341,48 +341,6 @@ def group_by_length(
   return tf.concat(
     [order[:first], tf.reshape(batches, [-1]), order[last:]], axis=0
   )
-
-
-def stream_epochs(
-  # For more records than fit in memory.
-  files: Sequence[str],
-  num_records: int,
-  seed: int,
-  first_record: int = 0,  # records to skip, over all epochs
-  num_open: int = 16,  # files that are read at a time
-  block_size: int = 2**15,  # records that are shuffled together
-  with_source: bool = False,  # see `records_with_source`
-):
-  """Infinite dataset of records, reshuffled every epoch; holds a few blocks."""
-  first_epoch, done = divmod(first_record, num_records)
-  blocks_done, done_in_block = divmod(done, block_size)
-
-  def read_epoch(epoch):
-    # As in `shuffle_epochs`, the order is a function of seed and epoch.
-    seeds = tf.stack([tf.cast(seed, tf.int64), epoch])
-    records = tf_data.Dataset.from_tensor_slices(
-      tf.random.experimental.stateless_shuffle(tf.constant(files), seeds)
-    ).interleave(
-      records_with_source if with_source else tf_data.TFRecordDataset,
-      cycle_length=num_open,
-    )
-    first_block = tf.where(epoch == first_epoch, blocks_done, 0)
-    first_block = tf.cast(first_block, tf.int64)
-    blocks = records.skip(first_block * block_size).batch(block_size)
-
-    def shuffle(number, block):
-      shuffled = functools.partial(
-        tf.random.experimental.stateless_shuffle,
-        seed=tf.random.fold_in(seeds, number),
-      )
-      return tf_data.Dataset.from_tensor_slices(
-        tf.nest.map_structure(shuffled, block)
-      )
-
-    return blocks.prefetch(1).enumerate(first_block).flat_map(shuffle)
-
-  epochs = tf_data.Dataset.range(first_epoch, tf.int64.max)
-  return epochs.flat_map(read_epoch).skip(done_in_block)
 
 
 def trim_padding(

@@ -5,6 +5,7 @@ others train one weight with Estimator.
 """
 
 import contextlib
+import functools
 import os
 import re
 import resource
@@ -27,7 +28,7 @@ from bertlib.checkpoints import checkpoint_files
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline, tf_records
-from bertlib.tasks.pretraining import pretraining_instances
+from bertlib.tasks.pretraining import pretraining_instances, training_batches
 from bertlib.training import hooks
 
 pytestmark = pytest.mark.train
@@ -53,15 +54,22 @@ def numbered(tmp_path):
   return list(dict(locations)), locations
 
 
-@pytest.mark.graph
-@parametrize("options", {}, {"by_length": True}, {"streams": True})
-def test_traced_batch_is_that_of_its_step(numbered, options):
-  files, locations = numbered
+def streamed_batches(files, layout, batch_size, trim, *order, **more):
+  """Batches of `training_batches.stream_epochs`."""
+  records = training_batches.stream_epochs(files, *order, **more)
+  return input_pipeline.batches(records, layout, batch_size, True, trim)
 
-  def batches(first_record=0, **more):
-    return input_pipeline.shuffled_record_batches(
-      files, NUMBERED, 4, True, 13, 7, first_record, **options, **more
-    )
+
+@pytest.mark.graph
+@parametrize(
+  "make",
+  input_pipeline.shuffled_record_batches,
+  functools.partial(input_pipeline.shuffled_record_batches, by_length=True),
+  streamed_batches,
+)
+def test_traced_batch_is_that_of_its_step(numbered, make):
+  files, locations = numbered
+  batches = functools.partial(make, files, NUMBERED, 4, True, 13, 7)
 
   straight = [*batches().take(10).as_numpy_iterator()]
   for step in (0, 3, 6, 9):  # all but the first span two epochs
@@ -417,9 +425,7 @@ def test_nan_loss_names_step_and_records(workspace):
   sizes = tiny_pretraining.SEQ_LENGTH, tiny_pretraining.NUM_PREDICTIONS
   files = sorted(map(str, workspace.glob("train-*.tfrecord")))
   layout = pretraining_instances.record_layout(*sizes)
-  batches = input_pipeline.shuffled_record_batches(
-    files, layout, 8, True, 20 + 13 + 9, seed=12345, streams=True
-  )
+  batches = streamed_batches(files, layout, 8, True, 20 + 13 + 9, seed=12345)
   (batch,) = batches.skip(step - 1).take(1).as_numpy_iterator()
   with np.load(folder / f"failed_step_{step}.npz") as saved:
     for name, values in batch.items():

@@ -222,19 +222,6 @@ def input_fn_builder(
       count_records(path, *sizes, objective=objective) for path in input_files
     )
 
-  def stream(size, first, **more):
-    return input_pipeline.shuffled_record_batches(
-      input_files,
-      layout,
-      size,
-      False,
-      num_records,
-      seed,
-      first,
-      streams=True,
-      **more,
-    )
-
   def input_fn(params):
     batch_size, shard = input_pipeline.global_batch_size_and_shard(params)
     # Of all processes together, with its sources.
@@ -246,11 +233,18 @@ def input_fn_builder(
         input_files, layout, batch_size, drop_remainder, False, shard=shard
       )
     elif packing:
-      windows = stream(WINDOW_SIZE, packing.window * WINDOW_SIZE)
+      first = packing.window * WINDOW_SIZE
+      records = stream_epochs(input_files, num_records, seed, first)
+      windows = input_pipeline.batches(records, layout, WINDOW_SIZE, True)
       batches = _packed_batches(windows, packing, row_layout, batch_size, own)
     else:
       first = step * batch_size
-      batches = stream(batch_size, first, shard=own, with_source=is_traced)
+      records = stream_epochs(
+        input_files, num_records, seed, first, with_source=is_traced
+      )
+      batches = input_pipeline.batches(
+        records, layout, batch_size, True, shard=own
+      )
     numbered = input_pipeline.numbered(batches, step * own.num_replicas)
     numbers_of = functools.partial(own.example_numbers, batch_size=batch_size)
     return _prepared(numbered, numbers_of, masking, sampling, trimmed)
@@ -280,3 +274,46 @@ def _prepared(
   return batches.map(prepare, num_parallel_calls=tf.data.AUTOTUNE).prefetch(
     tf.data.AUTOTUNE
   )
+
+
+@tf.autograph.experimental.do_not_convert
+def stream_epochs(
+  # For more records than fit in memory.
+  files: Sequence[str],
+  num_records: int,
+  seed: int,
+  first_record: int = 0,  # records to skip, over all epochs
+  num_open: int = 16,  # files that are read at a time
+  block_size: int = 2**15,  # records that are shuffled together
+  with_source: bool = False,  # of `records_with_source`
+):
+  """Infinite dataset of records, reshuffled every epoch; holds a few blocks."""
+  first_epoch, done = divmod(first_record, num_records)
+  blocks_done, done_in_block = divmod(done, block_size)
+  read = tf.data.TFRecordDataset
+  if with_source:
+    read = input_pipeline.records_with_source
+
+  def read_epoch(epoch):
+    # As in fine-tuning, the order is a function of seed and epoch.
+    seeds = tf.stack([tf.cast(seed, tf.int64), epoch])
+    records = tf.data.Dataset.from_tensor_slices(
+      tf.random.experimental.stateless_shuffle(tf.constant(files), seeds)
+    ).interleave(read, cycle_length=num_open)
+    first_block = tf.where(epoch == first_epoch, blocks_done, 0)
+    first_block = tf.cast(first_block, tf.int64)
+    blocks = records.skip(first_block * block_size).batch(block_size)
+
+    def shuffle(number, block):
+      shuffled = functools.partial(
+        tf.random.experimental.stateless_shuffle,
+        seed=tf.random.fold_in(seeds, number),
+      )
+      return tf.data.Dataset.from_tensor_slices(
+        tf.nest.map_structure(shuffled, block)
+      )
+
+    return blocks.prefetch(1).enumerate(first_block).flat_map(shuffle)
+
+  epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
+  return epochs.flat_map(read_epoch).skip(done_in_block)
