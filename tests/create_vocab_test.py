@@ -22,7 +22,6 @@ from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.exchange import rewrite
-from bertlib.settings.vocabulary import VocabularySettings
 
 pytestmark = pytest.mark.unit
 
@@ -412,7 +411,7 @@ def test_command_grows_a_model(tmp_path, num_spare, tables):
 )
 def test_an_existing_output_is_refused(tmp_path, name):
   settings = option.make(
-    VocabularySettings,
+    create_vocab.VocabularySettings,
     output_file=f"{tmp_path}/vocab.txt",
     output_checkpoint=f"{tmp_path}/new.ckpt",
   )
