@@ -15,12 +15,6 @@ TensorFlow is not imported.
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # Check flags before slow imports.
-  from bertlib.cli import app
-  from bertlib.tasks.pretraining.settings import PretrainingDataSettings
-
-  app.parse_flags(PretrainingDataSettings)
-
 import collections
 import dataclasses
 import gc
@@ -322,4 +316,5 @@ def create_float_feature(values: Iterable[float]):
 
 
 if __name__ == "__main__":
+  app.parse_flags(PretrainingDataSettings)
   app.run(main)

@@ -11,13 +11,6 @@ characters, as for CMRC 2018 and DRCD (Cui et al. 2019).
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # Check flags before slow imports.
-  from bertlib.cli import app
-  from bertlib.tasks.squad.settings import SquadMetricsSettings
-
-  app.parse_flags(SquadMetricsSettings)
-
-
 from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.io import files, json_files
@@ -70,4 +63,5 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
+  app.parse_flags(SquadMetricsSettings)
   app.run(main)
