@@ -45,9 +45,8 @@ def ours(settings: Settings) -> Answers:
     config,
     settings.batch_size // count,
     StepShape(settings.seq_length, num_output_positions=1),
-    compute.recompute,
+    compute,
     count > 1,
-    compute.dtype.size,
   )
   description = training_step.describe(keywords)
   side = peaks(training_step.graph_side(settings, description, **keywords))

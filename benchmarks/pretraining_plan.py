@@ -23,13 +23,14 @@ from benchmarks import side_by_side
 from benchmarks.side_by_side import FLAGS
 from bertlib.checkpoints import model_folder
 from bertlib.cli.errors import InputError
+from bertlib.compute import precision
+from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import tf_records
 from bertlib.task.task_record import StepShape
 from bertlib.training import step_plan
 from website import markdown
 
-# Bytes per activation.
-_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_PRECISIONS = "float32", "bfloat16", "float16"
 
 
 class Phase(NamedTuple):
@@ -163,10 +164,10 @@ def phase_rows(
     return f"{flops * phase.num_sequences / 1e18:.2f} * 10^18"
 
   def memory(phase):
-    options = {"accumulates": True, "dtype_size": _BYTES[FLAGS.precision]}
     shape = phase.step_shape
+    compute = FastCompute(precision.hidden_dtype(FLAGS.precision))
     return gigabytes(
-      step_plan.step_bytes(config, phase.at_once, shape, **options)
+      step_plan.step_bytes(config, phase.at_once, shape, compute, True)
     )
 
   add("tokens per sequence", lambda phase: f"{phase.seq_length}")
@@ -221,7 +222,7 @@ if __name__ == "__main__":
     max_predictions_per_seq=("20,80", "Masked tokens per sequence."),
     train_batch_size=("256", "Global batch size, in sequences."),
     num_train_steps=("900000,100000", "Steps."),
-    precision=(tuple(_BYTES), "Precision of the measurement."),
+    precision=(_PRECISIONS, "Precision of the measurement."),
     epochs=("9,4", "Number of passes over the records."),
     devices=("1,8,64", "Numbers of devices."),
     bandwidth_gb=(

@@ -129,17 +129,13 @@ def _count_runs(run: Run) -> int:
 
 def planned_bytes(run: Run, plan: step_plan.Plan) -> int:
   """Estimate of the memory of a training step, see `step_plan.step_bytes`."""
-  compute = plan.compute
   batch_size = run.devices.share_of(run.flags.train_batch_size)
   return step_plan.step_bytes(
     run.config,
     batch_size // plan.num_micro_batches,
     run.step_shape,
-    compute.recompute,
+    plan.compute,
     plan.num_micro_batches > 1,
-    compute.dtype.size,
-    compute.on_gpu,
-    compute.jit_compile,
   )
 
 

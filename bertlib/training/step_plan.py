@@ -125,15 +125,8 @@ def plan_memory(
   if asked.memory_gb is None:
     return asked.gradient_accumulation_steps, asked.recompute_activations
   num_sharing = devices.replicas_per_memory
-  plan = fit(
-    config,
-    batch_size,
-    shape,
-    num_bytes=int(asked.memory_gb * 10**9) // num_sharing,
-    dtype_size=compute.dtype.size,
-    on_gpu=compute.on_gpu,
-    jit_compile=compute.jit_compile,
-  )
+  num_bytes = int(asked.memory_gb * 10**9) // num_sharing
+  plan = fit(config, batch_size, shape, compute, num_bytes)
   if plan is None:
     beside = smaller = ""
     if shape.loss_bytes:  # which micro-batches do not change
@@ -186,28 +179,19 @@ def fit(
   config: modeling.BertConfig,
   batch_size: int,
   shape: StepShape,
+  compute: FastCompute,  # but for its `recompute`
   num_bytes: int,
-  dtype_size: int = 4,
-  on_gpu: bool = False,
-  jit_compile: bool = True,
 ) -> MemoryPlan | None:
   """Fastest plan within a memory limit; None if nothing fits."""
   divisors = [n for n in range(1, batch_size + 1) if batch_size % n == 0]
   # Recomputation takes a third more time, smaller micro-batches take less than
   # that. So micro-batches become smaller first, down to one example.
   for recompute in (False, True):
+    compute = dataclasses.replace(compute, recompute=recompute)
     for num_micro_batches in divisors:
-      needed = step_bytes(
-        config,
-        batch_size // num_micro_batches,
-        shape,
-        recompute,
-        num_micro_batches > 1,
-        dtype_size,
-        on_gpu,
-        jit_compile,
-      )
-      if on_gpu:  # the estimate may be a tenth too low
+      size = batch_size // num_micro_batches
+      needed = step_bytes(config, size, shape, compute, num_micro_batches > 1)
+      if compute.on_gpu:  # the estimate may be a tenth too low
         needed = int(1.1 * needed)
       if needed <= num_bytes:
         return MemoryPlan(num_micro_batches, recompute, needed)
@@ -218,11 +202,8 @@ def step_bytes(
   config: modeling.BertConfig,
   batch_size: int,
   shape: StepShape,
-  recompute: bool = False,
+  compute: FastCompute,
   accumulates: bool = False,
-  dtype_size: int = 4,
-  on_gpu: bool = False,
-  jit_compile: bool = True,
 ) -> int:
   """Estimate of the peak memory of a training step on one replica, in bytes."""
   # For a CPU it is an upper bound of what a process takes. Measured were
@@ -233,23 +214,19 @@ def step_bytes(
   width = config.hidden_size
   num_sequences = batch_size * shape.num_rows
   tokens = num_sequences * shape.seq_length
-  options = recompute, accumulates, dtype_size, on_gpu, jit_compile
   generator = 0
   if shape.generator:
-    generator = step_bytes(
-      shape.generator[0], batch_size, shape.generator[1], *options
-    )
-  if on_gpu:
-    sizes = _sizes_on_gpu(config, shape, recompute, dtype_size, jit_compile)
-  else:
-    sizes = _sizes_on_cpu(config, shape, dtype_size)
+    other, of_other = shape.generator
+    generator = step_bytes(other, batch_size, of_other, compute, accumulates)
+  sizes_on_device = _sizes_on_gpu if compute.on_gpu else _sizes_on_cpu
+  sizes = sizes_on_device(config, shape, compute)
   layer = last = tokens * sizes.of_token
   if shape.num_output_positions is not None:
     # Keys and values of all tokens, and everything else of these positions.
     outputs = num_sequences * shape.num_output_positions * sizes.of_token
-    last = min(layer, tokens * 3 * width * dtype_size + outputs)
-  if recompute:
-    layers = config.num_hidden_layers * tokens * width * dtype_size
+    last = min(layer, tokens * 3 * width * compute.dtype.size + outputs)
+  if compute.recompute:
+    layers = config.num_hidden_layers * tokens * width * compute.dtype.size
     layers += sizes.num_recomputed * layer
   else:
     layers = (config.num_hidden_layers - 1) * layer + last
@@ -285,9 +262,10 @@ class _Sizes(NamedTuple):
 
 
 def _sizes_on_cpu(
-  config: modeling.BertConfig, shape: StepShape, dtype_size: int
+  config: modeling.BertConfig, shape: StepShape, compute: FastCompute
 ) -> _Sizes:
   width, inner = config.hidden_size, config.intermediate_size
+  dtype_size = compute.dtype.size
   # Activations stored per layer: 9 of width H, 2 of the FFN width, 2 dropout
   # masks, and attention probabilities before and after dropout.
   of_token = (9 * width + 2 * inner) * dtype_size + 2 * width
@@ -307,16 +285,13 @@ def _sizes_on_cpu(
 
 
 def _sizes_on_gpu(
-  config: modeling.BertConfig,
-  shape: StepShape,
-  recompute: bool,
-  dtype_size: int,
-  jit_compile: bool,
+  config: modeling.BertConfig, shape: StepShape, compute: FastCompute
 ) -> _Sizes:
   # Within a tenth of the peaks of an emulated GPU in eleven cases.
   width, inner = config.hidden_size, config.intermediate_size
+  dtype_size = compute.dtype.size
   probs = config.num_attention_heads * shape.seq_length
-  if jit_compile:
+  if compute.jit_compile:
     of_token = (9.5 * width + 2 * inner) * dtype_size
     of_token += probs * 2 * dtype_size  # scores, and probabilities
     of_weight = 16
@@ -325,7 +300,7 @@ def _sizes_on_gpu(
     of_token = (15 * width + 2 * inner) * dtype_size + 26 * width
     of_token += probs * (5 + dtype_size)
     of_weight = 28
-  if dtype_size == 2 and (recompute or not jit_compile):
+  if dtype_size == 2 and (compute.recompute or not compute.jit_compile):
     of_weight += 4  # kernels and their gradients are cast
   return _Sizes(
     of_weight=of_weight,

@@ -225,7 +225,7 @@ def test_memory_check_uses_the_batch_of_a_replica(
   flags = {"train_batch_size": 64, "max_seq_length": 128}
   estimate(devices, output_dir=str(tmp_path), **flags)
   shape = StepShape(128, num_output_positions=1)
-  one = step_plan.step_bytes(CONFIG, batch_size, shape)
+  one = step_plan.step_bytes(CONFIG, batch_size, shape, FastCompute())
   assert checked == [(num_sharing * (one + 10**8), 10**10)]
 
 

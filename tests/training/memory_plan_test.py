@@ -1,5 +1,6 @@
 """Tests of the memory estimate of a training step."""
 
+import dataclasses
 import functools
 import math
 
@@ -11,6 +12,7 @@ from parametrize import parametrize
 
 import modeling
 from bertlib.checkpoints import model_folder
+from bertlib.compute.fast_compute import FastCompute
 from bertlib.task.task_record import StepShape
 from bertlib.training import step_plan
 
@@ -18,6 +20,7 @@ pytestmark = pytest.mark.unit
 
 BASE = modeling.BertConfig(30522)
 LARGE = modeling.BertConfig(30522, 1024, 24, 16, 4096)
+BF16 = tf.bfloat16
 MINILM = modeling.BertConfig(30522, 384, 6, 12, 4 * 384, type_vocab_size=2)
 
 
@@ -43,14 +46,17 @@ def tasks(draw):
       num_rows=draw(st.integers(1, 4)),
       num_predictions=draw(st.integers(0, 80)),
     ),
-    "dtype_size": draw(st.sampled_from([2, 4])),
+    "compute": FastCompute(draw(st.sampled_from([BF16, tf.float32]))),
   }
 
 
 def bytes_of(task, num_micro_batches, recompute):
-  part = task | {"batch_size": task["batch_size"] // num_micro_batches}
-  options = {"recompute": recompute, "accumulates": num_micro_batches > 1}
-  return step_plan.step_bytes(**part, **options)
+  part = {
+    "batch_size": task["batch_size"] // num_micro_batches,
+    "compute": dataclasses.replace(task["compute"], recompute=recompute),
+  }
+  accumulates = num_micro_batches > 1
+  return step_plan.step_bytes(**{**task, **part}, accumulates=accumulates)
 
 
 def ways(task):
@@ -80,13 +86,14 @@ def test_a_plan_is_the_fastest_that_fits(case):
 @given(task=tasks(), recompute=st.booleans())
 @parametrize("name", "batch_size", "seq_length", "num_rows", "num_predictions")
 def test_a_larger_step_takes_more(name, task, recompute):
-  size = step_plan.step_bytes(**task, recompute=recompute)
+  task["compute"] = dataclasses.replace(task["compute"], recompute=recompute)
+  size = step_plan.step_bytes(**task)
   if name == "batch_size":
     larger = task | {name: task[name] + 1}
   else:
     more = {name: getattr(task["shape"], name) + 1}
     larger = task | {"shape": task["shape"]._replace(**more)}
-  assert size < step_plan.step_bytes(**larger, recompute=recompute)
+  assert size < step_plan.step_bytes(**larger)
 
 
 @given(task=tasks())
@@ -111,11 +118,12 @@ def test_the_last_layer_takes_what_its_positions_take(task):
   assert sizes == sorted(sizes, reverse=True)
 
 
-def planned_gigabytes(config, batch, masks, **options):
+def planned_gigabytes(config, batch, masks, accumulates=False, **options):
   num_sequences, seq_length = batch
   counts = {"num_predictions": masks, "num_output_positions": 1 + masks}
   shape = StepShape(seq_length, **counts)
-  return step_plan.step_bytes(config, num_sequences, shape, **options) / 1e9
+  how = FastCompute(**{"jit_compile": True, **options}), accumulates
+  return step_plan.step_bytes(config, num_sequences, shape, *how) / 1e9
 
 
 # Peaks of resident memory that were measured on two cores of an x86-64 CPU by
@@ -126,14 +134,14 @@ def planned_gigabytes(config, batch, masks, **options):
   # Layers, hidden size, heads; sequences, length; masks; gigabytes.
   ((1, 256, 4), (64, 256), 0, {}, 1.18),
   ((2, 256, 4), (64, 256), 0, {}, 1.82),
-  ((2, 256, 4), (64, 256), 0, {"dtype_size": 2}, 1.69),
+  ((2, 256, 4), (64, 256), 0, {"dtype": BF16}, 1.69),
   ((3, 384, 6), (32, 128), 0, {}, 1.65),
   ((2, 256, 4), (16, 256), 0, {"accumulates": True}, 1.44),
   ((2, 256, 4), (64, 128), 20, {}, 2.10),
   ((3, 384, 6), (32, 256), 4, {}, 2.36),
-  ((3, 384, 6), (32, 256), 4, {"dtype_size": 2}, 2.05),
+  ((3, 384, 6), (32, 256), 4, {"dtype": BF16}, 2.05),
   ((2, 256, 4), (32, 128), 20, {"accumulates": True}, 2.05),
-  ((2, 256, 4), (32, 128), 20, {"accumulates": True, "dtype_size": 2}, 2.06),
+  ((2, 256, 4), (32, 128), 20, {"accumulates": True, "dtype": BF16}, 2.06),
 )
 def test_steps_take_no_more_than_planned(sizes, batch, masks, options, peak):
   num_layers, width, num_heads = sizes
@@ -151,12 +159,12 @@ def test_steps_take_no_more_than_planned(sizes, batch, masks, options, peak):
   (BASE, (8, 128), 0, {}, 3.53),
   (BASE, (8, 128), 0, {"jit_compile": False}, 4.98),
   (MINILM, (256, 64), 0, {}, 3.38),
-  (BASE, (256, 128), 0, {"dtype_size": 2, "jit_compile": False}, 28.76),
-  (BASE, (256, 128), 20, {"dtype_size": 2}, 17.74),
+  (BASE, (256, 128), 0, {"dtype": BF16, "jit_compile": False}, 28.76),
+  (BASE, (256, 128), 20, {"dtype": BF16}, 17.74),
   (BASE, (32, 512), 20, {}, 21.20),
   (LARGE, (64, 128), 0, {"jit_compile": False}, 37.22),
-  (LARGE, (24, 384), 0, {"dtype_size": 2, "recompute": True}, 9.33),
-  (BASE, (64, 128), 20, {"dtype_size": 2, "accumulates": True}, 7.13),
+  (LARGE, (24, 384), 0, {"dtype": BF16, "recompute": True}, 9.33),
+  (BASE, (64, 128), 20, {"dtype": BF16, "accumulates": True}, 7.13),
 )
 def test_gpu_steps_take_what_is_planned(config, batch, masks, options, peak):
   options = options | {"on_gpu": True}
@@ -166,9 +174,10 @@ def test_gpu_steps_take_what_is_planned(config, batch, masks, options, peak):
 
 def test_a_plan_for_a_gpu_leaves_a_tenth_of_the_memory():
   shape = StepShape(128)
-  needed = step_plan.step_bytes(BASE, 8, shape, on_gpu=True)
+  sizes = BASE, 8, shape, FastCompute(jit_compile=True, on_gpu=True)
+  needed = step_plan.step_bytes(*sizes)
   for share, fits in ((1.1, True), (1.09, False)):
-    plan = step_plan.fit(BASE, 8, shape, int(share * needed), on_gpu=True)
+    plan = step_plan.fit(*sizes, int(share * needed))
     assert (plan[:2] == (1, False)) == fits
 
 
