@@ -512,9 +512,9 @@ def with_device_peak(run: Run, receipt: receipts.Receipt) -> Run:
   peak = precision.device_peak(dtype)
   receipt.record(device_peak={"dtype": dtype, "flops_per_second": peak})
   logging.info("Peak of the device: %.4g FLOP/s in %s", peak, dtype)
-  replicas, num_devices = run.devices.replicas, 1
-  if replicas:  # those on the CPU share it
-    num_devices = replicas.count if replicas.on_gpu else replicas.num_processes
+  replicas = run.devices.replicas
+  # Those on the CPU share it.
+  num_devices = replicas.count if replicas.on_gpu else replicas.num_processes
 
   def step_flops(num_examples: float, num_tokens: float) -> float:
     # Of sequences of equal lengths.

@@ -89,8 +89,8 @@ def record_input_fn(
     # Raises InputError if a file is truncated or empty.
     num_records = sum(map(tf_records.count_records, paths))
     batch_size, shard = global_batch_size_and_shard(params)
-    # Of `record_check`, which reads the batch of a failed step again: whole,
-    # and with the file and number of each record.
+    # Of `hooks.batch_at`, which reads the batch of a failed step again: the one
+    # of all processes, with the file and number of each record.
     traced_step = params.get("traced_step")
     if is_training:
       step = first_step if traced_step is None else traced_step
@@ -103,7 +103,7 @@ def record_input_fn(
         seed,
         first_record=step * batch_size,
         by_length=by_length,
-        shard=shard if traced_step is None else None,
+        shard=shard,
         with_source=traced_step is not None,
       )
     return record_batches(

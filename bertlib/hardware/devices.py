@@ -39,7 +39,7 @@ class Devices:
 
   Attributes:
     flags: the flags about devices.
-    replicas: the replicas that share a batch; None for one device.
+    replicas: the replicas that share a batch; one on a TPU, with all cores.
     tpu_cluster: cluster resolver of the TPU; None without one.
     precision: format of the hidden states, or "int8".
     xla: "on" or "off".
@@ -48,7 +48,7 @@ class Devices:
   """
 
   flags: DeviceSettings
-  replicas: distribution.Replicas | None = None
+  replicas: distribution.Replicas = distribution.ONE_DEVICE
   tpu_cluster: Any = None
   precision: str = "float32"
   xla: str = "off"
@@ -61,30 +61,28 @@ class Devices:
     return self.flags.on_tpu
 
   @property
-  def num_replicas(self) -> int:
-    """Number of replicas that share a batch, not counting TPU cores."""
-    return self.replicas.count if self.replicas else 1
-
-  @property
   def replicas_per_memory(self) -> int:
     """Replicas that share one memory: more than one only on the CPU."""
-    replicas = self.replicas
-    return 1 if not replicas or replicas.on_gpu else replicas.num_local
+    return 1 if self.replicas.on_gpu else self.replicas.num_local
 
   @property
   def is_chief(self) -> bool:
     """True for the process that writes the results of all workers."""
-    return not self.replicas or self.replicas.is_chief
+    return self.replicas.is_chief
 
   @property
   def choices(self) -> dict[str, str]:
     """Precision and XLA setting, by the names of their flags."""
     return {name: getattr(self, name) for name in AUTO_CHOICES}
 
+  @property
+  def num_parts(self) -> int:
+    """Number of GPUs, CPUs or cores of a TPU that share a batch."""
+    return self.flags.num_tpu_cores if self.on_tpu else self.replicas.count
+
   def share_of(self, batch_size: int) -> int:
     """Share of a batch of one replica: a GPU, a CPU or a core of a TPU."""
-    num_parts = self.flags.num_tpu_cores if self.on_tpu else self.num_replicas
-    return batch_size // num_parts
+    return batch_size // self.num_parts
 
   def compute(self, masks_padding: bool = True) -> FastCompute:
     """Precision, unpadding and XLA compilation of a model."""
@@ -160,8 +158,8 @@ def find_cluster(settings: DeviceSettings) -> distribution.Cluster | None:
   return cluster
 
 
-def _find_replicas(settings: DeviceSettings) -> distribution.Replicas | None:
-  """Replicas on CPUs and GPUs; None for one device."""
+def _find_replicas(settings: DeviceSettings) -> distribution.Replicas:
+  """Replicas on CPUs and GPUs."""
   cluster = find_cluster(settings)
   kind = settings.distribution
   num_gpus = len(tf.config.list_physical_devices("GPU"))
@@ -177,8 +175,7 @@ def _find_replicas(settings: DeviceSettings) -> distribution.Replicas | None:
       f"--num_replicas={num_local}: without GPUs each worker has one"
       " replica. Start more workers instead"
     )
-  replicas = distribution.Replicas(num_local, cluster, on_gpu=num_gpus > 0)
-  return replicas if replicas.count > 1 else None
+  return distribution.Replicas(num_local, cluster, on_gpu=num_gpus > 0)
 
 
 # TPUs
@@ -263,12 +260,11 @@ def log_devices(devices: Devices) -> None:
     shown = f"CPU with {processes.usable_cores()} cores"
     if devices.flags.num_threads:
       shown += f", {devices.flags.num_threads} threads"
-  replicas = devices.replicas
   logging.info(
     "Device: %s; replicas: %d; workers: %d; precision: %s; XLA: %s",
     shown,
-    devices.flags.num_tpu_cores if devices.on_tpu else devices.num_replicas,
-    replicas.num_processes if replicas else 1,
+    devices.num_parts,
+    devices.replicas.num_processes,
     devices.precision,
     devices.xla,
   )
@@ -425,7 +421,7 @@ def make_estimator(
 ):
   """Builds a TPUEstimator, which serves CPU and GPU too, or one of replicas."""
   flags = devices.flags
-  if devices.replicas:
+  if devices.replicas.count > 1:
     return distribution.ReplicatedEstimator(
       model_fn, model_dir, devices.replicas, for_training, **batch_sizes
     )

@@ -200,7 +200,7 @@ def _wait_for(address: str) -> None:
 class Replicas(NamedTuple):
   """Replicas of a run, on the GPUs or the CPU of its processes."""
 
-  num_local: int  # in this process
+  num_local: int = 1  # in this process
   cluster: Cluster | None = None  # None for a single process
   on_gpu: bool = False
 
@@ -229,6 +229,9 @@ class Replicas(NamedTuple):
     """The part of each batch that this process reads."""
     index = self.cluster.index if self.cluster else 0
     return input_pipeline.Shard(index, self.num_processes, self.num_local)
+
+
+ONE_DEVICE = Replicas()
 
 
 def writes_summaries() -> bool:

@@ -559,14 +559,12 @@ def _raise_user_error(error: BaseException | None) -> None:
 # Batches and their records
 
 
-def batch_at(
-  input_fn, params: Mapping[str, Any], step: int
-) -> dict[str, np.ndarray]:
+def batch_at(input_fn, batch_size: int, step: int) -> dict[str, np.ndarray]:
   """Recreates a step's batch with `record_file` and `record_number`, or {}."""
   # `step` counts from 0. An `input_fn` that does not trace records gives {}.
   cpu_only = tf.ConfigProto(device_count={"GPU": 0})
   with tf.Graph().as_default(), tf.Session(config=cpu_only) as session:
-    dataset = input_fn({**params, "traced_step": step})
+    dataset = input_fn({"batch_size": batch_size, "traced_step": step})
     iterator = tf.data.make_initializable_iterator(dataset)
     batch = iterator.get_next()
     if "record_file" not in batch:

@@ -226,15 +226,25 @@ def train(
   model_fn = model_fn_of(run, num_train_steps, run.start.last)
   with hooks.StopRequest() as own:
     stop, attached = own, []
-    replicas = run.devices.replicas
-    if replicas and replicas.num_processes > 1:
+    if run.devices.replicas.num_processes > 1:
       # Several workers agree on the step at which they stop.
       stop = hooks.StopRequest()
       attached.append(hooks.SharedStop(own, stop))
     if within:
       attached.append(within.hook(own))
     if run.is_chief and not run.on_tpu:
-      attached.append(_save_hook(run, input_fn, stop, own, layout))
+      batch_size = run.flags.train_batch_size
+      attached.append(
+        hooks.CheckpointHook(
+          run.output_dir,
+          run.flags.steps_per_checkpoint,
+          run.flags.save_checkpoints_secs,
+          stop,
+          own,
+          functools.partial(hooks.batch_at, input_fn, batch_size),
+          layout=layout,
+        )
+      )
     with record_check.report_bad_record(find_bad_record):
       train_and_evaluate(
         _estimator(run, model_fn, for_training=_training_config(run)),
@@ -293,24 +303,6 @@ def _log_start(run: Run, num_train_steps: int, data: str, within: Any) -> None:
       run.flags.train_batch_size,
       run.task.unit,
     )
-
-
-def _save_hook(run: Run, input_fn, stop, own, layout):
-  """The hook that saves checkpoints, also when the run is stopped."""
-  replicas = run.devices.replicas
-  params = {
-    "batch_size": run.flags.train_batch_size,
-    "shard": replicas and replicas.shard,
-  }
-  return hooks.CheckpointHook(
-    run.output_dir,
-    run.flags.steps_per_checkpoint,
-    run.flags.save_checkpoints_secs,
-    stop,
-    own,
-    functools.partial(hooks.batch_at, input_fn, params),
-    layout=layout,
-  )
 
 
 def train_and_evaluate(

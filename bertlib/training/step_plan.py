@@ -67,8 +67,9 @@ def plan_training(
     settings, devices, compute, config, batch_size, shape
   )
   if batch_size % num_micro_batches:
-    num_parts = settings.flags.train_batch_size // batch_size
-    shared_by = f" shared by {num_parts} replicas" if num_parts > 1 else ""
+    shared_by = ""
+    if devices.num_parts > 1:
+      shared_by = f" shared by {devices.num_parts} replicas"
     raise InputError(
       f"--gradient_accumulation_steps={num_micro_batches} does not divide"
       f" --train_batch_size={settings.flags.train_batch_size}{shared_by}"
@@ -77,7 +78,7 @@ def plan_training(
     compute.jit_compile
     and compute.dtype.size == 2
     and not recompute
-    and not devices.replicas
+    and devices.replicas.count == 1
   )
   flags = settings.optimizer
   return Plan(
@@ -99,11 +100,11 @@ def _check_flags(
   settings: TrainingSettings, devices: Devices, config: modeling.BertConfig
 ) -> None:
   """Refuses flags of a step that the devices or the model do not allow."""
-  replicas, batch_size = devices.replicas, settings.flags.train_batch_size
-  if replicas and batch_size % replicas.count:
+  count, batch_size = devices.replicas.count, settings.flags.train_batch_size
+  if batch_size % count:
     raise InputError(
-      f"--train_batch_size={batch_size} cannot be divided among"
-      f" {replicas.count} replicas. Give a multiple of that"
+      f"--train_batch_size={batch_size} cannot be divided among {count}"
+      " replicas. Give a multiple of that"
     )
   if settings.optimizer.freeze_layers > config.num_hidden_layers:
     raise InputError(

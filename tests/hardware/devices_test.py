@@ -157,7 +157,7 @@ def test_chief_is_the_first_worker_of_tf_config(index, monkeypatch):
   assert found.replicas.cluster == devices.find_cluster(settings)
   assert found.is_chief == (index == 0)
   alone = devices.find(DeviceSettings(distribution="off"))
-  assert alone.is_chief and alone.replicas is None
+  assert alone.is_chief and alone.replicas.count == 1
 
 
 @parametrize(

@@ -93,9 +93,7 @@ def test_batch_is_recreated_from_its_step(numbered):
     files[0], NUMBERED, 2, False, 5, seed=3
   )
   for step, batch in enumerate(straight.take(6).as_numpy_iterator()):
-    again = hooks.batch_at(
-      input_fn, {"batch_size": 2, "shard": input_pipeline.Shard(1, 2)}, step
-    )
+    again = hooks.batch_at(input_fn, 2, step)
     np.testing.assert_array_equal(again["number"], batch["number"])
     assert again["record_number"].tolist() == batch["number"].tolist()
     assert again["record_file"].tolist() == [files[0]] * 2
@@ -103,7 +101,7 @@ def test_batch_is_recreated_from_its_step(numbered):
 
 @pytest.mark.graph
 def test_untraceable_input_has_no_batch():
-  assert not hooks.batch_at(endless, {"batch_size": 2}, step=3)
+  assert not hooks.batch_at(endless, 2, step=3)
 
 
 def endless(params):

@@ -205,7 +205,7 @@ def input_fn_builder(
     packing: how training packs records into rows; None to read them as is.
 
   Returns:
-    A function of `params`, which has `batch_size`, and may have `shard` and
+    A function of `params`, which has `batch_size`, and may have `shard` or
     `traced_step`, see `input_pipeline.record_input_fn`.
   """
   del num_cpu_threads
@@ -224,10 +224,9 @@ def input_fn_builder(
 
   def input_fn(params):
     batch_size, shard = input_pipeline.global_batch_size_and_shard(params)
-    # Of all processes together, with its sources.
     is_traced = "traced_step" in params
     step = params["traced_step"] if is_traced else first_step
-    own = input_pipeline.Shard() if is_traced or not shard else shard
+    own = shard or input_pipeline.Shard()
     if not is_training:
       batches = input_pipeline.record_batches(
         input_files, layout, batch_size, drop_remainder, False, shard=shard
