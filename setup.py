@@ -57,6 +57,7 @@ setup(
   package_dir={"bert": ".", "bert.bertlib": "bertlib"},
   package_data={
     "bert": ["CITATION.cff"],
+    "bert.bertlib.cli": ["*.json"],
     "bert.bertlib.exchange": ["*.json"],
     "bert.bertlib.export": ["*.json"],
     "bert.bertlib.reporting": ["*.css"],
