@@ -34,6 +34,7 @@ from bertlib.exchange import (
   to_huggingface,
 )
 from bertlib.io import files, folder_lock, model_files
+from bertlib.io.output_folders import folders_for
 from bertlib.settings.conversion import ConversionSettings
 from bertlib.task import task_record
 
@@ -51,7 +52,7 @@ def main(_) -> int | None:
     return 0 if compare_weights(*weights) else 1
   write = _rewrite if settings.rewrites else _convert
   output = settings.output.rstrip("/")
-  with files.folders_for([output]), folder_lock.lock_files([output], "output"):
+  with folders_for([output]), folder_lock.lock_files([output], "output"):
     return write(settings)
 
 

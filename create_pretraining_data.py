@@ -29,7 +29,7 @@ from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.data import vocabulary
-from bertlib.io import files, folder_lock, text_files
+from bertlib.io import files, folder_lock, output_folders, text_files
 from bertlib.reporting import receipts
 from bertlib.tasks.pretraining import (
   masking,
@@ -95,7 +95,7 @@ def create(
   logging.info("Text from %d files: %s", len(inputs), ", ".join(inputs[:10]))
   # Shards of one name are made by one run.
   names = files.split_names(settings.output_file)
-  with files.folders_for(outputs), folder_lock.lock_files(names):
+  with output_folders.folders_for(outputs), folder_lock.lock_files(names):
     counts = make_records(recipe, inputs, outputs)
   report(counts, recipe)
   logging.info("Records in %s", ", ".join(outputs[:10]))

@@ -48,8 +48,9 @@ from bertlib.export import (
   signatures,
   tf1_module,
 )
-from bertlib.io import files, folder_lock, model_files
-from bertlib.io.files import atomic_folder, atomic_write
+from bertlib.io import files, folder_lock, model_files, output_folders
+from bertlib.io.files import atomic_write
+from bertlib.io.output_folders import atomic_folder
 from bertlib.settings import model_description
 from bertlib.settings.common import QuantizationSettings
 from bertlib.settings.export import ExportSettings
@@ -593,7 +594,7 @@ def main(_) -> None:
   export_dir = settings.export_dir.rstrip("/")
   exported_model.check_export_dir(export_dir, settings.overwrite)
   with (
-    files.folders_for([export_dir]),
+    output_folders.folders_for([export_dir]),
     folder_lock.lock_files([export_dir], "export_dir"),
   ):
     _export(settings)

@@ -31,6 +31,7 @@ from bertlib.data.batch_predictor import FileFormat
 from bertlib.export import onnx_folder
 from bertlib.export.onnx_model import OnnxModel
 from bertlib.io import files, folder_lock, model_files, processes, result_files
+from bertlib.io.output_folders import folders_for
 from bertlib.settings import model_description
 from bertlib.settings.common import TableSettings
 from bertlib.task import task_record
@@ -135,7 +136,7 @@ def predict_file(model: OnnxModel, settings: PredictSettings) -> None:
       f" {' or '.join(formats)}"
     )
   del first
-  with files.folders_for([output]), folder_lock.lock_files([output], "output"):
+  with folders_for([output]), folder_lock.lock_files([output], "output"):
     kept = KeptBlocks(output, model.fingerprint())
     total = len(examples) if isinstance(examples, list) else count_rows(path)
     num_rows = compute(model, blocks, form, kept, total)

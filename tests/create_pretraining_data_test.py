@@ -21,7 +21,7 @@ from pretraining_corpus import Corpus, read_file
 import create_pretraining_data
 import tokenization
 from bertlib.cli.errors import InputError
-from bertlib.io import files, folder_lock
+from bertlib.io import folder_lock, output_folders
 from bertlib.tasks.pretraining.recipe import Recipe
 
 pytestmark = pytest.mark.unit
@@ -244,7 +244,7 @@ def test_records_do_not_depend_on_the_encoding(tmp_path, vocab_file):
 def test_folders_created_for_a_failed_run_are_removed(tmp_path):
   (tmp_path / "kept").mkdir()
   paths = [f"{tmp_path}/kept/new/a", f"{tmp_path}/b/c/d"]
-  with pytest.raises(ZeroDivisionError), files.folders_for(paths):
+  with pytest.raises(ZeroDivisionError), output_folders.folders_for(paths):
     assert all(map(os.path.isdir, map(os.path.dirname, paths)))
     raise ZeroDivisionError
   assert [path.name for path in tmp_path.rglob("*")] == ["kept"]

@@ -28,7 +28,7 @@ from bertlib.compute import onednn
 from bertlib.data import model_inputs
 from bertlib.exchange import rewrite
 from bertlib.export import OnnxModel, exported_model
-from bertlib.io import files, folder_lock
+from bertlib.io import folder_lock, output_folders
 from bertlib.settings import model_description
 
 pytestmark = pytest.mark.train
@@ -499,7 +499,7 @@ def test_an_existing_export_dir_is_refused_first(main, tmp_path):
 def test_a_second_export_to_a_folder_is_refused_first(main, tmp_path):
   path = str(tmp_path / "exported" / "1")
   with (
-    files.folders_for([path]),
+    output_folders.folders_for([path]),
     folder_lock.lock_files([path]),
     pytest.raises(InputError, match=r"/1: process \d+ .* another --export_dir"),
   ):

@@ -27,7 +27,7 @@ from bertlib.exchange import (
   sentence_transformers,
   tensor_names,
 )
-from bertlib.io import files, json_files, model_files
+from bertlib.io import files, json_files, model_files, output_folders
 from bertlib.settings.embedding_spec import SCRIPT
 from bertlib.task.task_record import HuggingFaceModel, TaskRecord
 
@@ -165,7 +165,7 @@ def convert(
   """Writes a Hugging Face folder as a checkpoint; returns what was done."""
   model = read(source_dir, tasks, vocab_file, do_lower_case, as_reranker)
   inputs = [vocab_file, *files.matching_below(source_dir, "*")]
-  with files.atomic_files(target_dir, overwrite, inputs) as folder:
+  with output_folders.atomic_files(target_dir, overwrite, inputs) as folder:
     model.write(folder)
   path = os.path.join(target_dir, model_files.CHECKPOINT)
   return [*model.notes, written(path, model.variables, model.parts)]

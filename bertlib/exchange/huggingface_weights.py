@@ -5,7 +5,10 @@ Weights are NumPy arrays by name.
 
 from __future__ import annotations
 
+import json
 import os
+import re
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -13,7 +16,7 @@ import tensorflow.compat.v1 as tf
 
 from bertlib.checkpoints import keras_files
 from bertlib.cli.errors import InputError, needs_package
-from bertlib.io import file_kinds, files, json_files, model_files
+from bertlib.io import file_kinds, json_files, model_files
 
 
 def read(folder: str) -> tuple[dict[str, np.ndarray], str]:
@@ -48,16 +51,42 @@ def _shards(path: str) -> list[str]:
     raise InputError(
       f"{path}: has no weight_map with file names. Download the files again"
     )
-  found = dict.fromkeys(
-    files.file_within(os.path.dirname(path), name, path)
-    for name in weight_map.values()
-  )
+  found = dict.fromkeys(file_within(path, name) for name in weight_map.values())
   for shard in found:
     if not shard.endswith((".safetensors", ".bin")):
       raise InputError(
         f"{path}: lists {shard}, which is not a .safetensors or .bin file"
       )
   return sorted(found)
+
+
+def file_within(source: str, name: Any) -> str:
+  """Path of a file that `source`, in the same folder, names; confined to it."""
+  fault = None
+  folder = os.path.dirname(source)
+  path = os.path.join(folder, str(name))
+  if not isinstance(name, str) or not name or "\0" in name:
+    fault = "is not a file name"
+  elif os.path.isabs(name) or ".." in re.split(r"[/\\]", name):
+    fault = "is outside its folder"
+  elif not os.path.isfile(path):
+    fault = "is missing"
+  else:
+    # A folder may consist of links into another, as in a Hugging Face cache:
+    # files beside the target of `source` count as inside.
+    folders = folder, os.path.dirname(os.path.realpath(source))
+    real = os.path.realpath(path)
+    if not any(
+      real.startswith(os.path.join(os.path.realpath(parent), ""))
+      for parent in folders
+    ):
+      fault = "is a link to a file outside its folder"
+  if fault:
+    raise InputError(
+      f"{source}: names {json.dumps(name)}, which {fault}. Fetch the files"
+      " again"
+    )
+  return path
 
 
 def _read_safetensors(path: str) -> dict[str, np.ndarray]:

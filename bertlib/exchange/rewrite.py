@@ -24,7 +24,7 @@ from bertlib.checkpoints import (
 from bertlib.checkpoints.foreign_checkpoint import ForeignCheckpoint
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import vocabulary
-from bertlib.io import files, json_files, model_files
+from bertlib.io import files, json_files, model_files, output_folders
 from bertlib.settings import model_description
 
 # TensorFlow checkpoints
@@ -99,7 +99,7 @@ def _write(
     *companions.values(),
     *(f for source in sources for f in files.checkpoint_files(source.path)),
   ]
-  with files.atomic_files(target_dir, overwrite, inputs) as folder:
+  with output_folders.atomic_files(target_dir, overwrite, inputs) as folder:
     has_config = os.path.exists(companions[model_files.CONFIG])
     if not has_config and (config := _electra_config(last.shapes)):
       json_files.write(os.path.join(folder, model_files.CONFIG), config)
@@ -277,5 +277,5 @@ def write_checkpoint(path: str, tensors: Mapping[str, np.ndarray]) -> None:
   """Writes a checkpoint atomically; `path` is without `.index`."""
   folder, name = os.path.split(path)
   # The index file is moved last: it makes the checkpoint complete.
-  with files.atomic_files(folder) as temporary_dir:
+  with output_folders.atomic_files(folder) as temporary_dir:
     checkpoint_files.write_variables(os.path.join(temporary_dir, name), tensors)

@@ -29,7 +29,7 @@ from bertlib.exchange import (
 )
 from bertlib.exchange.from_huggingface import TASK_PARAMS
 from bertlib.export import same_outputs
-from bertlib.io import files, json_files
+from bertlib.io import files, json_files, output_folders
 from bertlib.settings import model_description
 from bertlib.task import task_record
 from bertlib.task.task_record import PROBLEM_TYPES, HuggingFaceModel, TaskRecord
@@ -103,7 +103,7 @@ def convert(
     )
     notes += [*lines, *about, f"architecture: {written['architectures'][0]}"]
     output = os.path.join(target_dir, name)
-    with files.atomic_files(output, overwrite, inputs) as folder:
+    with output_folders.atomic_files(output, overwrite, inputs) as folder:
       huggingface_weights.write(os.path.join(folder, weights), tensors)
       json_files.write(os.path.join(folder, "config.json"), written)
       has_segments = config.get("type_vocab_size", 0) > 1

@@ -11,14 +11,12 @@ import difflib
 import errno
 import functools
 import glob
-import json
 import os
 import re
 import shutil
 import socket
 import stat
 import time
-import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +36,7 @@ def is_remote(path: str) -> bool:
   return "://" in path
 
 
-def _file_system(path: str) -> Any:
+def file_system(path: str) -> Any:
   """File functions for a path: Python's for local, TensorFlow's for remote."""
   if not is_remote(path):
     return SimpleNamespace(
@@ -142,38 +140,7 @@ def _is_alive(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def atomic_folder(path: str, overwrite: bool = False) -> Iterator[str]:
-  """Yields a temporary path; the folder appears complete or not at all."""
-  path = path.rstrip("/")
-  if exists(path) and not overwrite:
-    raise InputError(f"{path}: exists already; name a folder that does not")
-  # An existing folder is replaced as a whole.
-  system = _file_system(path)
-  with _moved_on_success(path, system.rmtree, _replace_folder) as temporary:
-    yield temporary
-
-
-def _replace_folder(source: str, path: str) -> None:
-  """Renames a folder; one that is at `path` is removed afterwards."""
-  system = _file_system(path)
-  if not system.exists(path):
-    system.replace(source, path)
-    return
-  # Without the name of a temporary folder, an end of this process between the
-  # two renames loses nothing.
-  folder, name = os.path.split(path)
-  old = os.path.join(folder, f".bert-old-{uuid.uuid4().hex[:8]}-{name}")
-  system.replace(path, old)
-  try:
-    system.replace(source, path)
-  except BaseException:
-    system.replace(old, path)
-    raise
-  system.rmtree(old)
-
-
-@contextlib.contextmanager
-def _moved_on_success(
+def moved_on_success(
   path: str, remove: Callable[[str], Any], replace: Callable[[str, str], Any]
 ) -> Iterator[str]:
   """Yields a temporary path: `replace` renames it, or `remove` removes it."""
@@ -189,48 +156,10 @@ def _moved_on_success(
 
 
 @contextlib.contextmanager
-def atomic_files(
-  folder: str, overwrite: bool = True, inputs: Iterable[str | None] = ()
-) -> Iterator[str]:
-  """Yields a temporary folder whose files are moved when all are written."""
-  if not is_remote(folder):
-    folder = os.path.abspath(folder)
-  system = _file_system(folder)
-  # An existing folder may be a mount point, so that the temporary folder must
-  # be inside of it.
-  target = os.path.join(folder, "files") if system.exists(folder) else folder
-  remove_stale_files(glob.escape(target))
-  temporary = temporary_name(target)
-  system.makedirs(temporary)
-  try:
-    yield temporary
-    # In this order they are moved.
-    names = sorted(
-      os.path.relpath(os.path.join(parent, name), temporary)
-      for parent, _, files in system.walk(temporary)
-      for name in files
-    )
-    paths = {name: os.path.join(folder, name) for name in names}
-    # Inputs are never replaced, whatever `overwrite` says.
-    check_outputs(paths.values(), inputs)
-    existing = [name for name in names if exists(paths[name])]
-    if existing and not overwrite:
-      raise InputError(
-        f"{folder}: has {', '.join(existing)} already; name another folder or"
-        " add --overwrite"
-      )
-    for name, path in paths.items():
-      system.makedirs(os.path.dirname(path))
-      system.replace(os.path.join(temporary, name), path)
-  finally:
-    system.rmtree(temporary)
-
-
-@contextlib.contextmanager
 def atomic_write(path: str, mode: str = "w") -> Iterator[IO[Any]]:
   """Opens a file, as UTF-8 or "wb"; it appears complete or not at all."""
-  system = _file_system(path)
-  opened = _moved_on_success(path, system.remove, system.replace)
+  system = file_system(path)
+  opened = moved_on_success(path, system.remove, system.replace)
   if os.path.exists(path) and not os.path.isfile(path):
     opened = contextlib.nullcontext(path)  # a device or pipe, as /dev/stdout
   with opened as temporary:
@@ -247,12 +176,12 @@ def atomic_write(path: str, mode: str = "w") -> Iterator[IO[Any]]:
 
 def open_any(path: str, mode: str = "r") -> IO[Any]:
   """Opens a local or remote file, as UTF-8 and with line ends unchanged."""
-  return _file_system(path).open(path, mode)
+  return file_system(path).open(path, mode)
 
 
 def exists(path: str) -> bool:
   """True if a file or folder exists, local or remote."""
-  return _file_system(path).exists(path)
+  return file_system(path).exists(path)
 
 
 def did_you_mean(path: str, otherwise: str) -> str:
@@ -270,7 +199,7 @@ def did_you_mean(path: str, otherwise: str) -> str:
 def remove_file(path: str) -> None:
   """Removes a file, local or remote, if it exists."""
   if exists(path):
-    _file_system(path).remove(path)
+    file_system(path).remove(path)
 
 
 def link(path: str, target: str) -> None:
@@ -278,38 +207,19 @@ def link(path: str, target: str) -> None:
   with contextlib.suppress(OSError):
     os.link(os.path.realpath(path), target)
     return
-  _file_system(path).copy(path, target)
+  file_system(path).copy(path, target)
 
 
 def size_and_mtime(path: str) -> tuple[int, int]:
   """Bytes of a file, and nanoseconds since 1970 of its last change."""
-  state = _file_system(path).stat(path)
+  state = file_system(path).stat(path)
   return state.st_size, state.st_mtime_ns
 
 
 def make_folder(path: str) -> None:
   """Creates a local or remote folder and parents; "" is the current one."""
   if path:
-    _file_system(path).makedirs(path)
-
-
-@contextlib.contextmanager
-def folders_for(paths: Iterable[str]) -> Iterator[None]:
-  """Creates the folders of local files; removes them if the block fails."""
-  created = []
-  for folder in map(os.path.dirname, paths):
-    while folder and not is_remote(folder) and not os.path.exists(folder):
-      created.append(folder)
-      folder = os.path.dirname(folder)
-  for folder in created:
-    os.makedirs(folder, exist_ok=True)
-  try:
-    yield
-  except BaseException:
-    for folder in sorted(created, key=len, reverse=True):
-      with contextlib.suppress(OSError):  # not empty
-        os.rmdir(folder)
-    raise
+    file_system(path).makedirs(path)
 
 
 def check_outputs(outputs: Iterable[str], inputs: Iterable[str | None]) -> None:
@@ -381,7 +291,7 @@ def matching_below(folder: str, pattern: str) -> list[str]:
 
 def with_prefix(prefix: str, pattern: str) -> list[str]:
   """Sorted paths that are `prefix`, no pattern, and a match of `pattern`."""
-  return sorted(_file_system(prefix).glob(glob.escape(prefix) + pattern))
+  return sorted(file_system(prefix).glob(glob.escape(prefix) + pattern))
 
 
 def check_output_dir(
@@ -413,34 +323,6 @@ def _identity(path: str) -> Any:
   return (state.st_dev, state.st_ino) if is_file else None
 
 
-def file_within(folder: str, name: Any, source: str) -> str:
-  """Path of a file that `source`, in the same folder, names; confined to it."""
-  fault = None
-  path = os.path.join(folder, str(name))
-  if not isinstance(name, str) or not name or "\0" in name:
-    fault = "is not a file name"
-  elif os.path.isabs(name) or ".." in re.split(r"[/\\]", name):
-    fault = "is outside its folder"
-  elif not os.path.isfile(path):
-    fault = "is missing"
-  else:
-    # A folder may consist of links into another, as in a Hugging Face cache:
-    # files beside the target of `source` count as inside.
-    folders = (
-      os.path.realpath(folder),
-      os.path.dirname(os.path.realpath(source)),
-    )
-    real = os.path.realpath(path)
-    if not any(real.startswith(os.path.join(parent, "")) for parent in folders):
-      fault = "is a link to a file outside its folder"
-  if fault:
-    raise InputError(
-      f"{source}: names {json.dumps(name)}, which {fault}. Fetch the files"
-      " again"
-    )
-  return path
-
-
 def split_names(names: str | Sequence[str] | None) -> list[str]:
   """Names of a flag's value, separated by commas, or of a Python sequence."""
   if isinstance(names, str):
@@ -461,7 +343,7 @@ def find_files(
     elif is_remote(pattern) and remote_glob:
       names = remote_glob(pattern)
     else:
-      names = _file_system(pattern).glob(pattern)
+      names = file_system(pattern).glob(pattern)
     names = [
       name
       for name in names

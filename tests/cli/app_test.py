@@ -13,6 +13,7 @@ from tensorflow.io import gfile
 
 from bertlib.cli import errors
 from bertlib.cli.errors import InputError
+from bertlib.exchange import huggingface_weights
 from bertlib.io import files
 
 pytestmark = pytest.mark.unit
@@ -319,8 +320,9 @@ def test_file_list_may_name_only_files_in_its_own_folder(tmp_path, name):
   (folder / "link.bin").symlink_to(tmp_path / "outside.bin")
   index = str(folder / "index.json")
   for good in ("a.bin", "sub/b.bin"):
-    assert files.file_within(str(folder), good, index) == str(folder / good)
-  assert_refused(f"^{index}: ", files.file_within, str(folder), name, index)
+    found = huggingface_weights.file_within(index, good)
+    assert found == str(folder / good)
+  assert_refused(f"^{index}: ", huggingface_weights.file_within, index, name)
 
 
 def test_folder_of_links_into_a_cache_is_accepted(tmp_path):
@@ -331,4 +333,5 @@ def test_folder_of_links_into_a_cache_is_accepted(tmp_path):
     (tmp_path / "snapshot" / name).symlink_to(tmp_path / "blobs" / name)
   folder = str(tmp_path / "snapshot")
   index = os.path.join(folder, "index.json")
-  assert files.file_within(folder, "a.bin", index).startswith(folder)
+  found = huggingface_weights.file_within(index, "a.bin")
+  assert found.startswith(folder)

@@ -9,7 +9,7 @@ import pytest
 from parametrize import parametrize
 
 from bertlib.cli.errors import InputError
-from bertlib.io import files
+from bertlib.io import files, output_folders
 
 pytestmark = pytest.mark.unit
 
@@ -33,7 +33,9 @@ def read(folder):
 def test_a_folder_is_replaced_as_a_whole(folders):
   folder, path = folders
   for content in ({"a": "old", "b": "old"}, {"a": "new"}):
-    with files.atomic_folder(f"{path}/out", overwrite=True) as temporary:
+    with output_folders.atomic_folder(
+      f"{path}/out", overwrite=True
+    ) as temporary:
       os.makedirs(temporary.removeprefix("file://"))
       write(temporary, **content)
   assert read(folder / "out") == {"a": "new"}
@@ -56,7 +58,7 @@ def test_a_folder_that_is_not_replaced_is_kept(tmp_path, monkeypatch, fails_at):
   monkeypatch.setattr(os, "replace", fail)
   with (
     pytest.raises(OSError, match="no room"),
-    files.atomic_folder(str(path), overwrite=True) as temporary,
+    output_folders.atomic_folder(str(path), overwrite=True) as temporary,
   ):
     os.mkdir(temporary)
   assert read(path) == {"a": "old"}
@@ -65,7 +67,7 @@ def test_a_folder_that_is_not_replaced_is_kept(tmp_path, monkeypatch, fails_at):
 
 def test_atomic_files_appear_together_in_a_new_folder(folders):
   folder, path = folders
-  with files.atomic_files(f"{path}/new/one") as temporary:
+  with output_folders.atomic_files(f"{path}/new/one") as temporary:
     write(temporary, a="1", b="2")
     assert not (folder / "new" / "one").exists()
   assert read(folder / "new" / "one") == {"a": "1", "b": "2"}
@@ -75,7 +77,7 @@ def test_atomic_files_appear_together_in_a_new_folder(folders):
 def test_atomic_files_keep_other_files_and_replace_their_own(folders):
   folder, path = folders
   write(path, a="old", other="kept")
-  with files.atomic_files(path) as temporary:
+  with output_folders.atomic_files(path) as temporary:
     write(temporary, a="new")
   assert read(folder) == {"a": "new", "other": "kept"}
 
@@ -83,7 +85,7 @@ def test_atomic_files_keep_other_files_and_replace_their_own(folders):
 def test_atomic_files_leave_nothing_after_a_failure(folders):
   folder, path = folders
   write(path, a="old")
-  with pytest.raises(KeyError), files.atomic_files(path) as temporary:
+  with pytest.raises(KeyError), output_folders.atomic_files(path) as temporary:
     write(temporary, a="new", b="new")
     raise KeyError
   assert read(folder) == {"a": "old"}
@@ -101,7 +103,7 @@ def test_existing_files_and_inputs_are_not_replaced(folders, options, message):
     options = {"inputs": [f"{path}/a"]}
   with (
     pytest.raises(InputError, match=message),
-    files.atomic_files(path, **options) as temporary,
+    output_folders.atomic_files(path, **options) as temporary,
   ):
     write(temporary, a="new", b="new")
   assert read(folder) == {"a": "old"}
