@@ -385,9 +385,7 @@ def main(_) -> None:
     settings, model = prepare(settings, step)
   if step.is_dry_run:
     return
-  receipt.start(
-    settings, [(settings.input_file, "text")], model.devices.choices
-  )
+  receipt.start(settings, [(settings.input_file, "text")], model.devices)
   devices.log_devices(model.devices)
   with (
     folder_lock.lock_files([settings.output_file]),

@@ -25,7 +25,9 @@ from absl import flags
 from benchmarks import gpu_checks, gpu_speed, side_by_side, training_step
 from benchmarks.side_by_side import FLAGS, Side, Worker
 from bertlib.cli.errors import InputError
+from bertlib.hardware.devices import Devices
 from bertlib.reporting import receipts
+from bertlib.settings.common import DeviceSettings
 
 LENGTHS = (128, 384, 512)
 TOKENS_PER_BATCH = 32768  # halved if memory is short
@@ -52,7 +54,7 @@ def main(_: list[str]) -> None:
   os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
   if FLAGS.speed:
     side_by_side.check_peers("torch", "transformers")
-  machine = receipts.device()
+  machine = receipts.device() | Devices(DeviceSettings()).hardware
   print(machine)
   device = ", ".join(machine["gpus"])
   checks = [run_check(name) for name in FLAGS.checks]

@@ -19,18 +19,27 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 from bertlib.checkpoints import checkpoint_files, initialize
+from bertlib.cli import lazy_module
 from bertlib.cli.errors import InputError, english_list
 from bertlib.cli.option import AUTO_CHOICES
 from bertlib.compat import estimator_api
 from bertlib.compute import onednn, precision
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import tf_records
-from bertlib.hardware import distribution
+from bertlib.hardware.replicas import (
+  ONE_DEVICE,
+  Cluster,
+  Replicas,
+  without_tf_config,
+)
 from bertlib.io import processes
 from bertlib.io.files import is_remote
 from bertlib.settings import model_description
 from bertlib.settings.command import EstimatorSettings
 from bertlib.settings.common import ComputeSettings, DeviceSettings
+
+# Of runs with several replicas.
+distribution = lazy_module.load("bertlib.hardware.distribution")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +57,7 @@ class Devices:
   """
 
   flags: DeviceSettings
-  replicas: distribution.Replicas = distribution.ONE_DEVICE
+  replicas: Replicas = ONE_DEVICE
   tpu_cluster: Any = None
   precision: str = "float32"
   xla: str = "off"
@@ -74,6 +83,12 @@ class Devices:
   def choices(self) -> dict[str, str]:
     """Precision and XLA setting, by the names of their flags."""
     return {name: getattr(self, name) for name in AUTO_CHOICES}
+
+  @property
+  def hardware(self) -> dict[str, Any]:
+    """Entries of a receipt: whether oneDNN computes, and the GPUs."""
+    gpus = tf.config.list_physical_devices("GPU")
+    return {"onednn": onednn.is_on(), "gpus": [*map(_gpu_name, gpus)]}
 
   @property
   def num_parts(self) -> int:
@@ -135,7 +150,7 @@ def share_gpus() -> None:
   os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 
-def find_cluster(settings: DeviceSettings) -> distribution.Cluster | None:
+def find_cluster(settings: DeviceSettings) -> Cluster | None:
   """Workers of the run, initializing no device; None for a single process."""
   if settings.on_tpu:
     return None
@@ -158,7 +173,7 @@ def find_cluster(settings: DeviceSettings) -> distribution.Cluster | None:
   return cluster
 
 
-def _find_replicas(settings: DeviceSettings) -> distribution.Replicas:
+def _find_replicas(settings: DeviceSettings) -> Replicas:
   """Replicas on CPUs and GPUs."""
   cluster = find_cluster(settings)
   kind = settings.distribution
@@ -175,7 +190,7 @@ def _find_replicas(settings: DeviceSettings) -> distribution.Replicas:
       f"--num_replicas={num_local}: without GPUs each worker has one"
       " replica. Start more workers instead"
     )
-  return distribution.Replicas(num_local, cluster, on_gpu=num_gpus > 0)
+  return Replicas(num_local, cluster, on_gpu=num_gpus > 0)
 
 
 # TPUs
@@ -425,7 +440,7 @@ def make_estimator(
     return distribution.ReplicatedEstimator(
       model_fn, model_dir, devices.replicas, for_training, **batch_sizes
     )
-  with distribution.without_tf_config():
+  with without_tf_config():
     run_config = estimator_api.RunConfig(
       cluster=devices.tpu_cluster,
       master=flags.master,

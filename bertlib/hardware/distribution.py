@@ -1,8 +1,8 @@
 """Data-parallel training, on one machine or on several.
 
 A `tf.distribute` strategy does the work: each replica computes the gradients of
-its share of the batch, and all hold the same weights. Only this module depends
-on it; the scripts use a `ReplicatedEstimator` like a TPUEstimator.
+its share of the batch, and all hold the same weights. Only runs with several
+import this module; they use a `ReplicatedEstimator` like a TPUEstimator.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline
+from bertlib.hardware.replicas import Cluster, Replicas, without_tf_config
 
 # Seconds that workers wait for each other before training starts.
 _CONNECT_TIMEOUT = 600
@@ -36,15 +37,6 @@ _STEP_TIMEOUT = 7200
 
 
 # Processes
-
-
-class Cluster(NamedTuple):
-  """The processes that train together."""
-
-  # HOST:PORT of each worker. The first is the chief, which alone writes
-  # checkpoints and results.
-  addresses: Sequence[str]
-  index: int  # of this process
 
 
 def read_cluster(environment: Mapping[str, str]) -> Cluster | None:
@@ -195,48 +187,6 @@ def _wait_for(address: str) -> None:
 
 
 # Strategies
-
-
-class Replicas(NamedTuple):
-  """Replicas of a run, on the GPUs or the CPU of its processes."""
-
-  num_local: int = 1  # in this process
-  cluster: Cluster | None = None  # None for a single process
-  on_gpu: bool = False
-
-  @property
-  def device_type(self) -> str:
-    """Type of the devices of the replicas, for TensorFlow."""
-    return "GPU" if self.on_gpu else "CPU"
-
-  @property
-  def num_processes(self) -> int:
-    """Number of processes."""
-    return len(self.cluster.addresses) if self.cluster else 1
-
-  @property
-  def count(self) -> int:
-    """Number of replicas of all processes."""
-    return self.num_local * self.num_processes
-
-  @property
-  def is_chief(self) -> bool:
-    """True in the process that writes checkpoints and results."""
-    return not self.cluster or self.cluster.index == 0
-
-  @property
-  def shard(self) -> input_pipeline.Shard:
-    """The part of each batch that this process reads."""
-    index = self.cluster.index if self.cluster else 0
-    return input_pipeline.Shard(index, self.num_processes, self.num_local)
-
-
-ONE_DEVICE = Replicas()
-
-
-def writes_summaries() -> bool:
-  """True if the current strategy has this process write summaries."""
-  return tf.distribute.get_strategy().extended.should_save_summary
 
 
 def _local_strategy(num_replicas: int, on_gpu: bool = False):
@@ -527,14 +477,3 @@ def _without_warnings() -> Iterator[None]:
   with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "To make it possible to preserve tf.data")
     yield
-
-
-@contextlib.contextmanager
-def without_tf_config() -> Iterator[None]:
-  """Hides `TF_CONFIG` from RunConfig, which expects parameter servers."""
-  text = os.environ.pop("TF_CONFIG", None)
-  try:
-    yield
-  finally:
-    if text is not None:
-      os.environ["TF_CONFIG"] = text

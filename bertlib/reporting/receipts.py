@@ -22,13 +22,11 @@ from typing import Any
 
 from absl import logging
 
-from bertlib.cli import command_line, errors, lazy_module, option
+from bertlib.cli import command_line, errors, option
 from bertlib.cli.steps import Steps
 from bertlib.io import files, folder_lock, json_files, processes, receipt_file
 from bertlib.io.files import open_any
 from bertlib.settings.command import RecordedSettings
-
-onednn = lazy_module.load("bertlib.compute.onednn")
 
 ROOT = os.path.abspath(os.path.join(__file__, "../../.."))
 
@@ -89,14 +87,13 @@ class Receipt:
     self,
     settings: RecordedSettings,
     data_files: Iterable[tuple[str, str | None]],  # paths and their uses
-    chosen: Mapping[str, str] | None = None,  # what "auto" stands for
-    is_chief: bool = True,  # of several workers
+    devices: Any = None,  # the `Devices` of a run by TensorFlow
   ) -> None:
     """Records the inputs of the run; creates --output_dir."""
     flags = settings.flags
     if flags:
       files.make_folder(flags.output_dir)
-    self._writes = is_chief
+    self._writes = not devices or devices.is_chief
     if not self._writes:
       return
     uses: dict[str, str | None] = {}
@@ -107,8 +104,8 @@ class Receipt:
     self._content |= {
       "flags": option.values_of(settings),
       "versions": versions(),
-      "device": device(),
-      **(chosen or {}),
+      "device": device() | (devices.hardware if devices else {}),
+      **(devices.choices if devices else {}),
       "files": [{"use": uses[file["path"]], **file} for file in hashes],
       "results": None,
     }
@@ -307,25 +304,16 @@ def _git(*arguments: str) -> str:
 
 
 def device() -> dict[str, Any]:
-  """CPU, cores, threads, oneDNN, GPUs; the last two of TensorFlow in use."""
+  """CPU, cores, threads; oneDNN and GPUs, which `Devices.hardware` has."""
   model = platform.processor()
   with contextlib.suppress(OSError, TypeError), open("/proc/cpuinfo") as file:
     model = re.search(r"(?m)^model name\s*: (.*)", file.read())[1]
-  gpus, has_onednn = [], None
-  if "tensorflow" in sys.modules:
-    import tensorflow as tf
-
-    has_onednn = onednn.is_on()
-    gpus = [
-      tf.config.experimental.get_device_details(gpu).get("device_name", "GPU")
-      for gpu in tf.config.list_physical_devices("GPU")
-    ]
   return {
     "cpu": model,
     "cores": processes.usable_cores(),
     "threads": processes.num_threads(),
-    "onednn": has_onednn,
-    "gpus": gpus,
+    "onednn": None,
+    "gpus": [],
   }
 
 

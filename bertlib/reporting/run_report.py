@@ -67,7 +67,7 @@ def started(
   settings = run.settings
   data_files = settings.data_files() if data_files is None else data_files
   with runs.lock_output_dir(run):
-    receipt.start(settings, data_files, run.devices.choices, run.is_chief)
+    receipt.start(settings, data_files, run.devices)
     devices.log_devices(run.devices)
     if run.flags.do_train:
       runs.write_companions(run)

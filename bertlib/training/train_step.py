@@ -13,7 +13,6 @@ import modeling
 import optimization
 from bertlib.checkpoints import initialize
 from bertlib.compat import estimator_api
-from bertlib.hardware import distribution
 from bertlib.training import hooks
 from optimization import Frozen, Gradients
 
@@ -151,8 +150,9 @@ def train_spec(
     shown["budget_used"] = account.used / arguments.num_train_steps
   if loss_scale:
     shown["loss_scale"] = loss_scale.value
-  writes_summaries = run_config and distribution.writes_summaries()
-  summary_dir = run_config.model_dir if writes_summaries else None
+  strategy, summary_dir = tf.distribute.get_strategy(), None
+  if run_config and strategy.extended.should_save_summary:
+    summary_dir = run_config.model_dir
   attached, host_call = [], None
   if not arguments.use_tpu and optimization.num_replicas() == 1:
     _skip_ready_checks()

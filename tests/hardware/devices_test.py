@@ -12,7 +12,7 @@ from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.hardware import devices
 from bertlib.hardware.devices import Devices
-from bertlib.hardware.distribution import Cluster, Replicas
+from bertlib.hardware.replicas import Cluster, Replicas
 from bertlib.settings.common import ComputeSettings, DeviceSettings
 from bertlib.tasks.classification.settings import ClassifierSettings
 

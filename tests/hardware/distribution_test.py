@@ -20,6 +20,7 @@ import modeling
 import run_pretraining
 from bertlib.cli.errors import InputError
 from bertlib.hardware import distribution
+from bertlib.hardware.replicas import Cluster, Replicas
 from bertlib.training import hooks, train_step
 
 pytestmark = pytest.mark.unit
@@ -45,7 +46,7 @@ def tf_config(cluster, kind, index):
 )
 def test_cluster_is_read_from_tf_config(cluster, kind, index, expected):
   found = distribution.read_cluster(tf_config(cluster, kind, index))
-  assert found == distribution.Cluster(ADDRESSES, expected)
+  assert found == Cluster(ADDRESSES, expected)
 
 
 def test_the_chief_may_omit_the_task():
@@ -208,8 +209,8 @@ def test_gpus_of_several_workers_communicate_by_nccl(monkeypatch, on_gpu):
   monkeypatch.setattr(
     experimental, "MultiWorkerMirroredStrategy", lambda **a: asked.update(a)
   )
-  cluster = distribution.Cluster(["a:1", "b:1"], 0)
-  distribution._worker_strategy(distribution.Replicas(2, cluster, on_gpu))
+  cluster = Cluster(["a:1", "b:1"], 0)
+  distribution._worker_strategy(Replicas(2, cluster, on_gpu))
   assert asked["communication"] == (kinds.NCCL if on_gpu else kinds.AUTO)
 
 
@@ -257,11 +258,12 @@ del sys.argv[1:]  # a command takes flags only
 sys.path.insert(0, root)
 from bertlib.cli import app
 from bertlib.hardware import distribution
+from bertlib.hardware.replicas import Cluster, Replicas
 from bertlib.training import hooks
 
 def main(_):
-  cluster = distribution.Cluster(addresses, int(index))
-  replicas = distribution.Replicas(int(num_local), cluster)
+  cluster = Cluster(addresses, int(index))
+  replicas = Replicas(int(num_local), cluster)
   config = distribution._session_config(replicas)
   with hooks.StopRequest():
     print("joining", flush=True)

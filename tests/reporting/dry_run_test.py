@@ -26,7 +26,7 @@ from bertlib.compute import precision
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import example_checks, tf_records
 from bertlib.hardware.devices import Devices
-from bertlib.hardware.distribution import Replicas
+from bertlib.hardware.replicas import Replicas
 from bertlib.io import files
 from bertlib.reporting import training_checks
 from bertlib.task.task_record import StepShape, Task, TaskRecord

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 
 import commands
 import pytest
@@ -177,7 +178,9 @@ def write_flags(settings, folder, *given):
   """The flags of a training in `run.flags`, read by absl."""
   made = parse(settings, *given, f"--output_dir={folder}", "--do_train")
   receipt = receipts.Receipt("run_x.py", made)
-  receipt.start(made, (), {"precision": "bfloat16", "xla": "on"})
+  choices = {"precision": "bfloat16", "xla": "on"}
+  devices = types.SimpleNamespace(hardware={}, choices=choices, is_chief=True)
+  receipt.start(made, (), devices)
   argv = ["run_x.py", f"--flagfile={folder}/run.flags"]
   return command_line.read_flag_files(argv, flags.FlagValues())[1:]
 

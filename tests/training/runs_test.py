@@ -24,6 +24,7 @@ from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import tf_records
 from bertlib.hardware import devices, distribution
 from bertlib.hardware.devices import Devices
+from bertlib.hardware.replicas import Cluster
 from bertlib.io import result_files
 from bertlib.settings.common import DeviceSettings
 from bertlib.task.task_record import StepShape, Task, TaskRecord
@@ -118,7 +119,7 @@ def test_epochs_end_with_the_last_whole_batch(flags):
 def test_workers_choose_their_format_without_measuring(flags, monkeypatch):
   flags.precision, flags.distribution = "auto", "multi_worker"
   flags.do_train = True
-  cluster = distribution.Cluster(["a:1", "b:1"], 0)
+  cluster = Cluster(["a:1", "b:1"], 0)
   monkeypatch.setattr(distribution, "read_cluster", lambda _: cluster)
   monkeypatch.setattr(
     precision,
