@@ -300,7 +300,7 @@ def pretraining_loss(
     bert_config, seq_length, 0, max_sequences_per_row=num_sequences(batch)
   )
   # NaN where a value of the batch is out of range.
-  mark = input_pipeline.nan_if_out_of_range(batch, layout)
+  mark = training_batches.nan_if_out_of_range(batch, layout)
   total_loss, measured = mark, {}
   for name in objective.losses:
     loss, losses, log_probs, labels = LOSSES[name](

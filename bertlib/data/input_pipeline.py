@@ -17,29 +17,6 @@ from bertlib.data import tf_records
 BLOCK_SIZE = 2**13
 
 
-def with_limits(
-  layout: tf_records.Layout, limits: Mapping[str, int]
-) -> tf_records.Layout:
-  """Sets the exclusive upper limits of integer features, by name."""
-  return {
-    name: feature._replace(limit=limits.get(name, feature.limit))
-    for name, feature in layout.items()
-  }
-
-
-def nan_if_out_of_range(batch: Mapping[str, Any], layout: tf_records.Layout):
-  """Term of the loss, float32 []: NaN if an id is out of range, else 0."""
-  is_bad = [
-    tf.reduce_any((batch[name] < 0) | (batch[name] >= feature.limit))
-    for name, feature in layout.items()
-    if feature.limit is not None and name in batch
-  ]
-  # A GPU's embedding lookup returns zeros for such ids, without an error: only
-  # the loss can show it. The model's device computes this, so that it does not
-  # slow down the input pipeline.
-  return tf.where(tf.reduce_any(tf.stack(is_bad)), float("nan"), 0.0)
-
-
 def parse_records(serialized, layout: tf_records.Layout) -> dict[str, Any]:
   """Parses records, string [B], to int32 or float32 [B, ...] by feature."""
   return narrow_integers(parse_as_stored(serialized, layout))

@@ -19,8 +19,8 @@ class Feature(NamedTuple):
   is_float: bool = False  # float32; else int64 in files and int32 in tensors
   # Of a record without it, or a list of its values; None: required.
   default: float | list[float] | None = None
-  # Integers must be in [0, limit). Only `record_check` and
-  # `input_pipeline.nan_if_out_of_range` check it.
+  # Integers must be in [0, limit). Only `record_check` and the loss of
+  # pretraining check it.
   limit: int | None = None
   # The last axis has a value per token: common padding may be removed.
   per_token: bool = False

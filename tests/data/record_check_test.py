@@ -10,17 +10,15 @@ import wrong_input_files
 import wrong_input_world
 from parametrize import parametrize
 
+import modeling
 import run_pretraining
 from bertlib.cli.errors import InputError
-from bertlib.data import input_pipeline, record_check, tf_records
-from bertlib.tasks.pretraining import pretraining_inputs, pretraining_instances
+from bertlib.data import record_check, tf_records
+from bertlib.tasks.pretraining import pretraining_inputs, training_batches
 
 pytestmark = pytest.mark.graph
 
-LAYOUT = input_pipeline.with_limits(
-  pretraining_instances.record_layout(4, 2),
-  {"input_ids": 9, "segment_ids": 2, "next_sentence_labels": 2},
-)
+LAYOUT = pretraining_inputs.limited_layout(modeling.BertConfig(9), 4, 2)
 ROW = {
   "input_ids": [2, 8, 3, 0],
   "input_mask": [1, 1, 1, 0],
@@ -89,7 +87,7 @@ def test_nan_if_out_of_range():
   bad = {"input_ids": [[0, 9, 0, 0]], "segment_ids": [[0, 0, -1, 0]]}
   bad["next_sentence_labels"] = [[2]]
   with tf.Graph().as_default(), tf.Session() as session:
-    check = input_pipeline.nan_if_out_of_range
+    check = training_batches.nan_if_out_of_range
     assert session.run(check(batch, LAYOUT)) == 0
     for name, value in bad.items():
       term = check(batch | {name: np.array(value)}, LAYOUT)

@@ -15,7 +15,6 @@ import modeling
 from bertlib.cli.errors import InputError
 from bertlib.data import (
   example_checks,
-  input_pipeline,
   record_check,
   tf_records,
 )
@@ -129,7 +128,10 @@ def limited_layout(
     "sequence_ids": max_seq_length + 1,
   }
   layout = pretraining_instances.record_layout(max_seq_length, *others, **more)
-  return input_pipeline.with_limits(layout, limits)
+  return {
+    name: feature._replace(limit=limits.get(name))
+    for name, feature in layout.items()
+  }
 
 
 def record_layout(run: Run, files: Sequence[str]) -> tf_records.Layout:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -273,6 +273,19 @@ def _prepared(
   return batches.map(prepare, num_parallel_calls=tf.data.AUTOTUNE).prefetch(
     tf.data.AUTOTUNE
   )
+
+
+def nan_if_out_of_range(batch: Mapping[str, Any], layout: tf_records.Layout):
+  """Term of the loss, float32 []: NaN if an id is out of range, else 0."""
+  is_bad = [
+    tf.reduce_any((batch[name] < 0) | (batch[name] >= feature.limit))
+    for name, feature in layout.items()
+    if feature.limit is not None and name in batch
+  ]
+  # A GPU's embedding lookup returns zeros for such ids, without an error: only
+  # the loss can show it. The model's device computes this, so that it does not
+  # slow down the input pipeline.
+  return tf.where(tf.reduce_any(tf.stack(is_bad)), float("nan"), 0.0)
 
 
 @tf.autograph.experimental.do_not_convert
