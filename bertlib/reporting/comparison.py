@@ -11,8 +11,8 @@ from typing import Any
 from bertlib.cli.errors import InputError, english_list
 from bertlib.io import files, receipt_file, result_files
 from bertlib.io.result_files import DevPrediction
-from bertlib.reporting import html_report, statistics
-from bertlib.reporting.statistics import Comparison
+from bertlib.reporting import html_report, paired_tests
+from bertlib.reporting.paired_tests import Comparison
 from bertlib.task import task_record
 from bertlib.task.task_record import TaskRecord
 
@@ -220,7 +220,7 @@ def _compare(first: RecordedRun, other: RecordedRun) -> Comparison:
   if first.task.compare:
     return first.task.compare(first, other)
   answers = first.gold, first.predicted, other.predicted
-  return Comparison(statistics.compare_answers(*answers))
+  return Comparison(paired_tests.compare_answers(*answers))
 
 
 def warnings(runs: Sequence[RecordedRun]) -> list[str]:

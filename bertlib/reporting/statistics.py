@@ -1,15 +1,14 @@
-"""95% confidence intervals of metrics, and a test of two models.
+"""95% confidence intervals of metrics.
 
-Both are over the examples of a data set. An interval is None where it says
+They are over the examples of a data set. An interval is None where it says
 nothing: for very few or very many examples, or the same metric in every
 resample.
 """
 
 from __future__ import annotations
 
-import operator
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
@@ -57,26 +56,6 @@ class Interval(NamedTuple):
   method: str  # its name in reports
 
 
-class PairedTest(NamedTuple):
-  """McNemar's exact test."""
-
-  # Examples that only the first, or only the other model predicts correctly.
-  first_only: int
-  other_only: int
-  # Probability, if both models were equally good, of numbers that differ at
-  # least as much.
-  p_value: float
-
-
-class Comparison(NamedTuple):
-  """Two models on the same examples."""
-
-  # None for predictions that are not correct or wrong, or not known.
-  test: PairedTest | None = None
-  # Of each metric of the other model minus that of the first one.
-  intervals: Mapping[str, Interval | None] = {}
-
-
 def fraction_interval(is_correct: Sequence[bool]) -> Interval | None:
   """Interval of the fraction of correct predictions (Wilson 1927)."""
   from scipy import stats
@@ -117,43 +96,3 @@ def bootstrap(
   low, high = map(float, found.confidence_interval)
   # Both are NaN if the metric is not defined in a resample.
   return Interval(low, high, "bootstrap") if low < high else None
-
-
-def difference_interval(
-  metric: Callable[[np.ndarray], float],
-  first: np.ndarray,
-  other: np.ndarray,
-  **options: int,
-) -> Interval | None:
-  """Interval of a metric of one model minus that of the first, by bootstrap."""
-  # Examples are drawn with the predictions of both models.
-  return bootstrap(lambda a, b: metric(b) - metric(a), first, other, **options)
-
-
-def mcnemar(first: Sequence[bool], other: Sequence[bool]) -> PairedTest:
-  """McNemar's exact test of correctness by two models on the same examples."""
-  from scipy import stats
-
-  is_correct, is_other_correct = (
-    np.asarray(first, bool),
-    np.asarray(other, bool),
-  )
-  first_only = int((is_correct & ~is_other_correct).sum())
-  other_only = int((is_other_correct & ~is_correct).sum())
-  total = first_only + other_only
-  # McNemar 1947, as a binomial test.
-  p_value = stats.binomtest(first_only, total).pvalue if total else 1.0
-  return PairedTest(first_only, other_only, float(p_value))
-
-
-def compare_answers(
-  gold: Sequence[Any], first: Sequence[Any], other: Sequence[Any]
-) -> PairedTest | None:
-  """McNemar's test of labels, or of lists of labels; None for numbers."""
-  if not gold or isinstance(gold[0], float):
-    return None
-  sets, *predicted = (
-    [{answer} if isinstance(answer, str) else {*answer} for answer in column]
-    for column in (gold, first, other)
-  )
-  return mcnemar(*([*map(operator.eq, sets, found)] for found in predicted))

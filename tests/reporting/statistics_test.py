@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from parametrize import parametrize
 
-from bertlib.reporting import statistics
+from bertlib.reporting import paired_tests, statistics
 
 pytestmark = pytest.mark.unit
 
@@ -44,7 +44,7 @@ def test_models_are_compared_on_the_same_examples():
   draw = np.random.default_rng(3)
   first = 10 * draw.normal(size=300)  # differs more than the two models
   other = first + draw.normal(size=300)
-  found = statistics.difference_interval(np.mean, first, other)
+  found = paired_tests.difference_interval(np.mean, first, other)
   check_normal(found, other - first)
 
 
@@ -73,7 +73,7 @@ def test_large_data_sets_have_fewer_resamples_or_none(width, num_resamples):
 def test_p_value_is_that_of_a_fair_coin(first_only, other_only):
   first = [True] * first_only + [False] * other_only + [True] * 50 + [False]
   other = [False] * first_only + [True] * other_only + [True] * 50 + [False]
-  test = statistics.mcnemar(first, other)
+  test = paired_tests.mcnemar(first, other)
   assert (test.first_only, test.other_only) == (first_only, other_only)
   total, fewer = first_only + other_only, min(first_only, other_only)
   tail = sum(math.comb(total, k) for k in range(fewer + 1)) / 2**total
@@ -95,5 +95,5 @@ def test_p_value_is_that_of_a_fair_coin(first_only, other_only):
   ([], [], [], None),
 )
 def test_labels_are_right_or_wrong_numbers_neither(gold, first, other, counts):
-  test = statistics.compare_answers(gold, first, other)
+  test = paired_tests.compare_answers(gold, first, other)
   assert (test and test[:2]) == counts

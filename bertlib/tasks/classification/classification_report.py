@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from bertlib.cli.errors import some_of
 from bertlib.io import json_files
 from bertlib.reporting import html_report, statistics
 from bertlib.reporting.html_report import Section, escape
-from bertlib.reporting.statistics import Comparison, Interval
+from bertlib.reporting.statistics import Interval
 from bertlib.tasks.classification import classification_decoding
 from bertlib.tasks.classification.classification import (
   ChoiceExample,
@@ -31,7 +30,7 @@ _MAX_MATRIX_LABELS = 1000
 _MAX_MATRIX, _MAX_CONFUSIONS = 20, 20
 
 # Of a bootstrap: a metric of scikit-learn takes 3 ms at least.
-_MAX_RESAMPLES = 200
+MAX_RESAMPLES = 200
 
 
 # Metrics and thresholds
@@ -271,49 +270,7 @@ def intervals(
       return statistics.fraction_interval(is_correct)
     metric = METRICS[name]
     return statistics.bootstrap(
-      metric, gold, predicted, max_resamples=_MAX_RESAMPLES
+      metric, gold, predicted, max_resamples=MAX_RESAMPLES
     )
 
   return {name: interval(name) for name in names if name in METRICS}
-
-
-# Comparison of two runs
-
-
-def compare(first: Any, other: Any) -> Comparison:
-  """Compares the predictions of two runs for the same examples."""
-  answers = first.gold, first.predicted, other.predicted
-  test = statistics.compare_answers(*answers)
-  # The thresholds of a model of several labels are by label.
-  labels = first.results.get("labels") or first.results.get("thresholds") or []
-  gold, *predicted = (_as_numbers(column, [*labels]) for column in answers)
-  if gold is None or any(column is None for column in predicted):
-    return Comparison(test)
-  # [examples, gold or predicted] or [examples, gold or predicted, labels]
-  pairs = [np.stack([gold, column], axis=1) for column in predicted]
-
-  def interval(name: str) -> Interval | None:
-    return statistics.difference_interval(
-      lambda rows: METRICS[name](rows[:, 0], rows[:, 1]),
-      *pairs,
-      max_resamples=_MAX_RESAMPLES,
-    )
-
-  # Accuracy has the test.
-  names = {*first.metrics} & {*other.metrics} & {*METRICS} - {"accuracy"}
-  return Comparison(test, {name: interval(name) for name in names})
-
-
-def _as_numbers(
-  answers: Sequence[Any], labels: Sequence[str]
-) -> np.ndarray | None:
-  """Answers as `METRICS` take them; None if a label is not of the model."""
-  if isinstance(answers[0], float):
-    return np.array(answers)
-  if isinstance(answers[0], str):
-    numbers = {label: number for number, label in enumerate(labels)}
-    known = [numbers[answer] for answer in answers if answer in numbers]
-    return np.array(known) if len(known) == len(answers) else None
-  if not {*itertools.chain(*answers)} <= {*labels}:
-    return None
-  return np.array([[label in answer for label in labels] for answer in answers])

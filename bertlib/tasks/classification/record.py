@@ -16,8 +16,8 @@ from bertlib.task.task_record import (
 from bertlib.tasks.classification import classification
 from bertlib.tasks.classification.settings import ClassifierSettings
 
-classification_report = lazy_module.load(
-  "bertlib.tasks.classification.classification_report"
+classification_comparison = lazy_module.load(
+  "bertlib.tasks.classification.classification_comparison"
 )
 classification_decoding = lazy_module.load(
   "bertlib.tasks.classification.classification_decoding"
@@ -94,7 +94,7 @@ RECORD = TaskRecord(
   required={"labels": [str]},
   problem=classification.description_problem,
   primary_metrics=("matthews", "pearson", "micro_f1", "accuracy"),
-  compare=lambda *runs: classification_report.compare(*runs),
+  compare=lambda *runs: classification_comparison.compare(*runs),
   predict=PredictExample(
     "texts.txt", "Labels of the lines of a file:", _examples
   ),

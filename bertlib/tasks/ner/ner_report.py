@@ -8,9 +8,10 @@ from typing import Any, Callable
 import numpy as np
 
 from bertlib.cli.errors import needs_package
-from bertlib.reporting import html_report, statistics
+from bertlib.reporting import html_report, paired_tests, statistics
 from bertlib.reporting.html_report import Section
-from bertlib.reporting.statistics import Comparison, Interval
+from bertlib.reporting.paired_tests import Comparison
+from bertlib.reporting.statistics import Interval
 from bertlib.tasks.ner import ner, ner_decoding
 from bertlib.tasks.ner.ner import Sentence
 from bertlib.tasks.ner.ner_decoding import Tagged
@@ -175,7 +176,7 @@ def compare(first: Any, other: Any) -> Comparison:
   counts = [count_entities(first.gold, run.predicted) for run in (first, other)]
   return Comparison(
     intervals={
-      name: statistics.difference_interval(metric(name), *counts)
+      name: paired_tests.difference_interval(metric(name), *counts)
       for name in METRICS
     }
   )

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertlib.io.result_files import DevPrediction
-from bertlib.reporting import html_report, statistics
+from bertlib.reporting import html_report, paired_tests, statistics
 from bertlib.reporting.html_report import Section
-from bertlib.reporting.statistics import Comparison, Interval
+from bertlib.reporting.paired_tests import Comparison
+from bertlib.reporting.statistics import Interval
 from bertlib.tasks.squad import squad_decoding, squad_files, squad_scores
 from bertlib.tasks.squad.settings import AnswerSettings
 from bertlib.tasks.squad.squad_scores import Score
@@ -137,6 +138,6 @@ def compare(first: Any, other: Any) -> Comparison:
   ]
   exact, f1 = zip(*(of_run.T for of_run in scores))
   return Comparison(
-    statistics.mcnemar(*(values == 1 for values in exact)),
-    {"f1": statistics.difference_interval(np.mean, *(100 * v for v in f1))},
+    paired_tests.mcnemar(*(values == 1 for values in exact)),
+    {"f1": paired_tests.difference_interval(np.mean, *(100 * v for v in f1))},
   )
