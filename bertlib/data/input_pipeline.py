@@ -201,23 +201,6 @@ class Shard(NamedTuple):
     return first + tf.range(rows, dtype=tf.int64)
 
 
-def split_batches(batches, num_replicas: int):
-  """Dataset of (batch of a replica, int32 [] examples in the global batch)."""
-
-  def split_batch(batch):
-    size = tf.shape(next(iter(batch.values())))[0]
-    rows = -(-size // num_replicas)
-    # A batch that does not divide evenly repeats its last example.
-    index = tf.minimum(tf.range(rows * num_replicas), size - 1)
-    index = tf.reshape(index, [num_replicas, rows])
-    split = {name: tf.gather(tensor, index) for name, tensor in batch.items()}
-    return tf_data.Dataset.from_tensor_slices(
-      (split, tf.fill([num_replicas], size))
-    )
-
-  return batches.flat_map(split_batch).prefetch(tf.data.AUTOTUNE)
-
-
 def global_batch_size_and_shard(
   params: Mapping[str, Any],
 ) -> tuple[int, Shard | None]:

@@ -7,13 +7,11 @@ import functools
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Callable
-from urllib.parse import urlsplit
 
 import tensorflow.compat.v1 as tf
 from absl import logging
@@ -33,12 +31,11 @@ from bertlib.hardware.replicas import (
   without_tf_config,
 )
 from bertlib.io import processes
-from bertlib.io.files import is_remote
 from bertlib.settings import model_description
 from bertlib.settings.command import EstimatorSettings
 from bertlib.settings.common import ComputeSettings, DeviceSettings
 
-# Of runs with several replicas.
+# Of runs with several replicas, or on a TPU.
 distribution = lazy_module.load("bertlib.hardware.distribution")
 
 
@@ -130,7 +127,7 @@ def find(
     for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
       os.environ[name] = str(settings.num_threads)
   if settings.on_tpu:
-    cluster = find_tpu(settings, remote_paths or {})
+    cluster = distribution.find_tpu(settings, remote_paths or {})
     return Devices(settings, tpu_cluster=cluster)
   for gpu in gpus_without_code():
     logging.warning(
@@ -152,8 +149,6 @@ def share_gpus() -> None:
 
 def find_cluster(settings: DeviceSettings) -> Cluster | None:
   """Workers of the run, initializing no device; None for a single process."""
-  if settings.on_tpu:
-    return None
   is_wanted = settings.distribution == "multi_worker"
   # Slurm may have started several runs that know nothing of each other.
   is_named = settings.distribution != "off" and os.environ.get("TF_CONFIG")
@@ -191,73 +186,6 @@ def _find_replicas(settings: DeviceSettings) -> Replicas:
       " replica. Start more workers instead"
     )
   return Replicas(num_local, cluster, on_gpu=num_gpus > 0)
-
-
-# TPUs
-
-
-def find_tpu(flags: DeviceSettings, files: Mapping[str, str | None]):
-  """Finds a TPU that answers and can read `files`; None for a `master`."""
-  tpu_name, master = flags.tpu_name, flags.master
-  named = tpu_name or master
-  if not named:
-    raise InputError(
-      "--use_tpu: no TPU is named. Give --tpu_name=NAME or"
-      " --tpu_name=grpc://HOST:PORT, or --tpu_name=local on a TPU VM"
-    )
-  # `files` are the paths that the TPU reads and writes, by flag.
-  for flag, path in files.items():
-    if path and not is_remote(path) and not _is_local(named):
-      raise InputError(
-        f"--{flag}={path}: is on this machine, where the TPU {named} cannot"
-        " read it. Give a path in Cloud Storage, gs://BUCKET/..."
-      )
-  if not tpu_name:
-    _check_answers(master)
-    return None
-  try:
-    cluster = tf.distribute.cluster_resolver.TPUClusterResolver(
-      tpu_name, zone=flags.tpu_zone, project=flags.gcp_project
-    )
-    address = cluster.master()
-  except Exception as error:  # network, missing library, credentials, ...
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
-    raise InputError(
-      f"--tpu_name={tpu_name}: its address was not found in Google Cloud"
-      f" ({reason}). Outside Google Cloud, or without google-api-python-client"
-      " and credentials, give the address, grpc://HOST:PORT"
-    ) from error
-  _check_answers(address)
-  return cluster
-
-
-def _is_local(named: str) -> bool:
-  """True if a TPU, by name or address, is in this machine."""
-  hosts = r"(localhost|127\.0\.0\.1|\[::1\])"
-  return named == "local" or bool(re.match(rf"\w+://{hosts}(:|$)", named))
-
-
-def _check_answers(address: str) -> None:
-  """Raises InputError if no TPU answers at an address or in this machine."""
-  if address in ("", "local"):
-    with tf.Session("", graph=tf.Graph()) as session:
-      if any(d.device_type == "TPU" for d in session.list_devices()):
-        return
-    raise InputError(
-      "--tpu_name=local: TensorFlow finds no TPU in this machine. Run this on a"
-      " TPU VM, with the TensorFlow build for TPUs"
-    )
-  if not address.startswith("grpc://"):
-    return
-  try:
-    url = urlsplit(address)
-    socket.create_connection((url.hostname, url.port), timeout=5).close()
-  except (OSError, ValueError, TypeError) as error:
-    raise InputError(
-      f"{address}: no TPU answers there ({error}). Check that the TPU is"
-      " running, that the address has the form grpc://HOST:PORT, and that this"
-      " machine may connect to it"
-    ) from error
 
 
 # What a run uses

@@ -1,8 +1,9 @@
-"""Data-parallel training, on one machine or on several.
+"""Data-parallel training, on one machine or on several, and finding a TPU.
 
 A `tf.distribute` strategy does the work: each replica computes the gradients of
-its share of the batch, and all hold the same weights. Only runs with several
-import this module; they use a `ReplicatedEstimator` like a TPUEstimator.
+its share of the batch, and all hold the same weights. Runs use a
+`ReplicatedEstimator` like a TPUEstimator. Only those with several replicas, or
+on a TPU, import this module.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import tensorflow.compat.v1 as tf
 from absl import logging
@@ -25,8 +27,9 @@ from absl import logging
 from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
-from bertlib.data import input_pipeline
 from bertlib.hardware.replicas import Cluster, Replicas, without_tf_config
+from bertlib.io.files import is_remote
+from bertlib.settings.common import DeviceSettings
 
 # Seconds that workers wait for each other before training starts.
 _CONNECT_TIMEOUT = 600
@@ -34,6 +37,73 @@ _CONNECT_TIMEOUT = 600
 # Seconds that a step may take. A worker waits in it for the others: for the
 # slowest, and for the chief while it saves or evaluates.
 _STEP_TIMEOUT = 7200
+
+
+# TPUs
+
+
+def find_tpu(flags: DeviceSettings, files: Mapping[str, str | None]):
+  """Finds a TPU that answers and can read `files`; None for a `master`."""
+  tpu_name, master = flags.tpu_name, flags.master
+  named = tpu_name or master
+  if not named:
+    raise InputError(
+      "--use_tpu: no TPU is named. Give --tpu_name=NAME or"
+      " --tpu_name=grpc://HOST:PORT, or --tpu_name=local on a TPU VM"
+    )
+  # `files` are the paths that the TPU reads and writes, by flag.
+  for flag, path in files.items():
+    if path and not is_remote(path) and not _is_local(named):
+      raise InputError(
+        f"--{flag}={path}: is on this machine, where the TPU {named} cannot"
+        " read it. Give a path in Cloud Storage, gs://BUCKET/..."
+      )
+  if not tpu_name:
+    _check_answers(master)
+    return None
+  try:
+    cluster = tf.distribute.cluster_resolver.TPUClusterResolver(
+      tpu_name, zone=flags.tpu_zone, project=flags.gcp_project
+    )
+    address = cluster.master()
+  except Exception as error:  # network, missing library, credentials, ...
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    raise InputError(
+      f"--tpu_name={tpu_name}: its address was not found in Google Cloud"
+      f" ({reason}). Outside Google Cloud, or without google-api-python-client"
+      " and credentials, give the address, grpc://HOST:PORT"
+    ) from error
+  _check_answers(address)
+  return cluster
+
+
+def _is_local(named: str) -> bool:
+  """True if a TPU, by name or address, is in this machine."""
+  hosts = r"(localhost|127\.0\.0\.1|\[::1\])"
+  return named == "local" or bool(re.match(rf"\w+://{hosts}(:|$)", named))
+
+
+def _check_answers(address: str) -> None:
+  """Raises InputError if no TPU answers at an address or in this machine."""
+  if address in ("", "local"):
+    with tf.Session("", graph=tf.Graph()) as session:
+      if any(d.device_type == "TPU" for d in session.list_devices()):
+        return
+    raise InputError(
+      "--tpu_name=local: TensorFlow finds no TPU in this machine. Run this on a"
+      " TPU VM, with the TensorFlow build for TPUs"
+    )
+  if not address.startswith("grpc://"):
+    return
+  try:
+    url = urlsplit(address)
+    socket.create_connection((url.hostname, url.port), timeout=5).close()
+  except (OSError, ValueError, TypeError) as error:
+    raise InputError(
+      f"{address}: no TPU answers there ({error}). Check that the TPU is"
+      " running, that the address has the form grpc://HOST:PORT, and that this"
+      " machine may connect to it"
+    ) from error
 
 
 # Processes
@@ -382,7 +452,7 @@ class ReplicatedEstimator:
     with strategy.scope(), _without_warnings():
       tf.train.get_or_create_global_step()
       batches = strategy.make_input_fn_iterator(
-        lambda _: input_pipeline.split_batches(input_fn(params), num_replicas)
+        lambda _: _split_batches(input_fn(params), num_replicas)
       )
       strategy.run(build, args=batches.get_next())
     # The session initializes the iterators with the tables.
@@ -401,6 +471,23 @@ class ReplicatedEstimator:
         checkpoint_path or tf.train.latest_checkpoint(self.model_dir)
       ),
     )
+
+
+def _split_batches(batches, num_replicas: int):
+  """Dataset of (batch of a replica, int32 [] examples in the whole batch)."""
+
+  def split_batch(batch):
+    size = tf.shape(next(iter(batch.values())))[0]
+    rows = -(-size // num_replicas)
+    # A batch that does not divide evenly repeats its last example.
+    index = tf.minimum(tf.range(rows * num_replicas), size - 1)
+    index = tf.reshape(index, [num_replicas, rows])
+    split = {name: tf.gather(tensor, index) for name, tensor in batch.items()}
+    return tf.data.Dataset.from_tensor_slices(
+      (split, tf.fill([num_replicas], size))
+    )
+
+  return batches.flat_map(split_batch).prefetch(tf.data.AUTOTUNE)
 
 
 class _ReplicatedModel(NamedTuple):

@@ -10,7 +10,7 @@ from parametrize import parametrize
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.hardware import devices
+from bertlib.hardware import devices, distribution
 from bertlib.hardware.devices import Devices
 from bertlib.hardware.replicas import Cluster, Replicas
 from bertlib.settings.common import ComputeSettings, DeviceSettings
@@ -34,9 +34,8 @@ def name_cluster(monkeypatch, index):
 @on_each_switch
 def test_on_tpu_is_true_before_and_after_the_tpu_is_found(switch, monkeypatch):
   name_cluster(monkeypatch, 1)  # which a TPU ignores
-  monkeypatch.setattr(devices, "find_tpu", lambda *_: "the TPU")
+  monkeypatch.setattr(distribution, "find_tpu", lambda *_: "the TPU")
   settings = DeviceSettings(**switch, tpu_name="local")
-  assert devices.find_cluster(settings) is None
   found = devices.find(settings)
   assert settings.on_tpu and found.on_tpu
   assert found == Devices(settings, tpu_cluster="the TPU")

@@ -45,7 +45,7 @@ SHAPE = StepShape(384)  # --max_seq_length below
 def flags(monkeypatch):
   """Values of flags of a training run, on a machine without a GPU."""
   monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: [])
-  monkeypatch.setattr(devices, "find_tpu", lambda *_: None)
+  monkeypatch.setattr(distribution, "find_tpu", lambda *_: None)
   return types.SimpleNamespace(train_batch_size=24, max_seq_length=384)
 
 
