@@ -29,7 +29,7 @@ from absl import flags, logging
 import modeling
 import tokenization
 from bertlib.checkpoints import checkpoint_files, initialize, model_folder
-from bertlib.cli import app, lazy_module, option, terminal
+from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compat import estimator_api
@@ -42,6 +42,7 @@ from bertlib.data import (
 )
 from bertlib.data.model_inputs import _truncate_seq_pair
 from bertlib.exchange import resolve
+from bertlib.export import eight_bits
 from bertlib.hardware import devices
 from bertlib.io import files, folder_lock, json_files, text_files, vector_files
 from bertlib.reporting import receipts
@@ -49,8 +50,6 @@ from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.common import TRUNCATE, LongTextSettings
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.settings.feature_extraction import FeatureSettings
-
-quantization = lazy_module.load("bertlib.export.quantization")
 
 FLAGS = flags.FLAGS
 
@@ -480,24 +479,19 @@ def predict(
     model.devices.compute(),
     vectors.embedding,
   )
-  if settings.compute.precision == "int8":
-    model_fn = quantization.int8_model_fn(
-      model_fn,
-      settings.quantization,
-      quantization.TrainedEncoder(
-        config,
-        settings.model.init_checkpoint,
-        None,
-        model.tokenizer,
-        settings.model.max_seq_length,
-        vectors.prefix,
-        settings.text.codec,
-      ),
-      lambda: quantization.input_batches(input_fn, settings.batch_size),
-    )
   estimator = devices.make_estimator(
     model.devices,
-    model_fn,
+    eight_bits.inference_model_fn(
+      model_fn,
+      settings,
+      input_fn,
+      settings.batch_size,
+      config=config,
+      checkpoint=settings.model.init_checkpoint,
+      folder=None,  # keeps no ranges
+      tokenizer=model.tokenizer,
+      prefix=vectors.prefix,
+    ),
     model_dir=folder,  # empty: a checkpoint in it would take precedence
     predict_batch_size=settings.batch_size,
   )

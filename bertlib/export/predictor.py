@@ -11,20 +11,18 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from bertlib.checkpoints import checkpoint_files, initialize, model_folder
-from bertlib.cli import lazy_module
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import check_argument, declaration
 from bertlib.compute import onednn
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.compute.precision import hidden_dtype, warn_if_emulated
 from bertlib.data.batch_predictor import BatchPredictor
+from bertlib.export import eight_bits
 from bertlib.io import model_files, processes
 from bertlib.io.text_files import Encoding
 from bertlib.settings import training
 from bertlib.settings.common import ComputeSettings, QuantizationSettings
 from bertlib.task.task_record import TaskRecord
-
-quantization = lazy_module.load("bertlib.export.quantization")
 
 # As --precision, but a predictor does not measure which is fastest.
 _PRECISION = declaration(ComputeSettings, "precision").without("auto")
@@ -104,8 +102,17 @@ class LoadedModel(BatchPredictor):
     is_small = model_folder.num_weights(config) < 2**29
     constants = None
     if precision == "int8":
-      settings = QuantizationSettings(calibration_file, int8_skip_layers)
-      constants = self._in_8_bits(config, checkpoint, settings, encoding)
+      onednn.check_int8()
+      constants = eight_bits.weight_getter(
+        QuantizationSettings(calibration_file, int8_skip_layers),
+        config=config,
+        checkpoint=checkpoint,
+        folder=model_dir,
+        tokenizer=self.tokenizer,
+        max_seq_length=description["max_seq_length"],
+        prefix=self.record.prefix(description),
+        encoding=encoding,
+      )
     elif precision != "float32" and is_small:
       constants = initialize.constant_getter(checkpoint)
     self._build(config, checkpoint, compute, constants, num_threads or 0)
@@ -130,26 +137,6 @@ class LoadedModel(BatchPredictor):
         f" --output_dir of a run of {cls.record.script}.py"
       )
     return description, checkpoint
-
-  def _in_8_bits(
-    self,
-    config: modeling.BertConfig,
-    checkpoint: str,
-    settings: QuantizationSettings,
-    encoding: Encoding | None,
-  ) -> Callable:
-    """Custom getter of the weights of a checkpoint, with kernels in 8 bits."""
-    onednn.check_int8()
-    encoder = quantization.TrainedEncoder(
-      config,
-      checkpoint,
-      self._model_dir,
-      self.tokenizer,
-      self.description["max_seq_length"],
-      self.record.prefix(self.description),
-      encoding,
-    )
-    return quantization.weight_getter(encoder, settings)
 
   def _build(
     self,

@@ -18,10 +18,11 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 from bertlib.checkpoints import checkpoint_files, initialize, model_folder
-from bertlib.cli import lazy_module, steps, terminal
+from bertlib.cli import steps, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.data import record_check, tf_records
+from bertlib.export import eight_bits
 from bertlib.hardware import devices
 from bertlib.io import files, folder_lock, json_files, model_files, result_files
 from bertlib.io.files import atomic_write
@@ -30,8 +31,6 @@ from bertlib.settings import model_description
 from bertlib.settings.training import OptimizerSettings
 from bertlib.training import hooks, runs, step_plan
 from bertlib.training.runs import Run
-
-quantization = lazy_module.load("bertlib.export.quantization")
 
 SEEDS_FILE = "seeds.json"
 
@@ -118,24 +117,16 @@ def inference_model_fn_of(
   run: Run, input_fn, batch_size: int, checkpoint: str | None
 ):
   """The `model_fn` for evaluation and prediction."""
-  settings, model_fn = run.settings, model_fn_of(run, trained=checkpoint)
-  if settings.compute.precision != "int8":
-    return model_fn
-  return quantization.int8_model_fn(
-    model_fn,
-    settings.quantization,
-    quantization.TrainedEncoder(
-      run.config,
-      checkpoint or settings.model.init_checkpoint,
-      run.output_dir,
-      run.tokenizer,
-      settings.model.max_seq_length,
-      run.task.record.prefix(run.task.description),
-      settings.text.codec,
-    ),
-    # Calibrates --precision=int8 if there are neither ranges in --output_dir
-    # nor a --calibration_file.
-    lambda: quantization.input_batches(input_fn, batch_size),
+  return eight_bits.inference_model_fn(
+    model_fn_of(run, trained=checkpoint),
+    run.settings,
+    input_fn,
+    batch_size,
+    config=run.config,
+    checkpoint=checkpoint or run.settings.model.init_checkpoint,
+    folder=run.output_dir,
+    tokenizer=run.tokenizer,
+    prefix=run.task.record.prefix(run.task.description),
   )
 
 
@@ -181,9 +172,10 @@ def check_start(run: Run, step: Steps = steps.RUN) -> step_plan.Plan | None:
     if run.flags.do_train:
       plan = step("batches", plan_of, run, instead=None)
     if run.start.trained or run.settings.model.init_checkpoint:
-      # A dry run logs what computes.
-      is_plain = run.devices.is_plain or not step.is_dry_run
-      step("weights", check_weights, run.with_devices(is_plain=is_plain))
+      if not step.is_dry_run:  # which logs what computes
+        plain = dataclasses.replace(run.devices, is_plain=True)
+        run = dataclasses.replace(run, devices=plain)
+      step("weights", check_weights, run)
   return plan
 
 

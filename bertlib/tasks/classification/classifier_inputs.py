@@ -11,16 +11,13 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as tf
 from absl import logging
 
+from bertlib.cli import lazy_module
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import example_checks, tables
 from bertlib.io import result_files
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings import model_description
-from bertlib.tasks.classification import (
-  classification,
-  classification_records,
-  own_tables,
-)
+from bertlib.tasks.classification import classification, classification_records
 from bertlib.tasks.classification.classification import (
   DataProcessor,
   Example,
@@ -33,6 +30,9 @@ from bertlib.tasks.classification.settings import (
 )
 from bertlib.training import runs, step_plan
 from bertlib.training.runs import Run, TextSet
+
+# Not of benchmarks such as GLUE.
+own_tables = lazy_module.load("bertlib.tasks.classification.own_tables")
 
 
 def make_processor(settings: ClassifierSettings) -> DataProcessor:
