@@ -188,11 +188,22 @@ def open_model(settings: PredictSettings) -> OnnxModel:
   return model
 
 
+def trained_step(folder: str) -> int | None:
+  """Step of the best or else the last checkpoint of a training, if known."""
+  for part in (model_files.BEST, ""):
+    path = os.path.join(folder, part, "checkpoint")  # TensorFlow's text file
+    if files.exists(path):
+      with files.open_any(path) as file:
+        found = re.search(r'^model_c\S+: ".*-(\d+)"', file.read(), re.M)
+      return int(found[1]) if found else None
+  return None
+
+
 def warn_if_outdated(model: OnnxModel) -> None:
   """Warns if the training would export another checkpoint by now."""
   trained = model.description.get("trained", {})
   folder, step = trained.get("folder", ""), trained.get("step")
-  now = model_files.trained_step(folder) if os.path.isdir(folder) else None
+  now = trained_step(folder) if os.path.isdir(folder) else None
   if now not in (None, step):
     logging.warning(
       "--model: was exported from step %s of %s, which has step %s now. Export"

@@ -641,7 +641,7 @@ def predict_sets(
       of_file=bool(predict_file),
       with_ids=run.settings.asks_for_ids,
       find_windows=functools.partial(
-        model_inputs.window_offsets, run.tokenizer, length, cutting
+        classification_decoding.window_offsets, run.tokenizer, length, cutting
       ),
     )
     warnings += run_report.collapse_warning(

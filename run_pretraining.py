@@ -509,7 +509,9 @@ def with_device_peak(run: Run, receipt: receipts.Receipt) -> Run:
   if run.on_tpu:
     return run
   dtype = run.compute.dtype.name
-  peak = precision.device_peak(dtype)
+  size = 4096 if tf.config.list_physical_devices("GPU") else 1024
+  sizes = size, size, size
+  peak = precision.product_rates([dtype], *sizes, num_rounds=3)[dtype]
   receipt.record(device_peak={"dtype": dtype, "flops_per_second": peak})
   logging.info("Peak of the device: %.4g FLOP/s in %s", peak, dtype)
   replicas = run.devices.replicas

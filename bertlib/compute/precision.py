@@ -122,9 +122,3 @@ def product_rates(
           seconds[name] = min(seconds[name], elapsed)
   flops = 2 * rows * inner * columns * (2 * num_pairs + 1)
   return {name: flops / best for name, best in seconds.items()}
-
-
-def device_peak(dtype: str) -> float:
-  """FLOP/s of a large matrix product on one device."""
-  size = 4096 if tf.config.list_physical_devices("GPU") else 1024
-  return product_rates([dtype], size, size, size, num_rounds=3)[dtype]

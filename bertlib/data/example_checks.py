@@ -1,4 +1,4 @@
-"""Checks of examples for the log and a dry run; a dev set from a table."""
+"""Checks of examples for the log and a dry run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import unicodedata
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
 
 import tokenization
 from bertlib.cli.absl import logging
@@ -103,43 +101,6 @@ def log_faults(
     )
   if num_empty:
     logging.warning("%d texts have no tokens", num_empty)
-
-
-def draw_dev_set(
-  examples: Sequence[Labeled], fraction: float
-) -> tuple[list[int], list[int]]:
-  """Row numbers of a training and a dev set, in order, stratified by label."""
-  counts = collections.Counter(
-    label for example in examples for label in _labels(example)
-  )
-  strata = collections.defaultdict(dict)
-  places = {}
-  for index, example in enumerate(examples):
-    # Of several labels of an example the rarest counts.
-    rarest = min(_labels(example), key=counts.get, default=None)
-    # Equal texts stay together, also where their labels differ.
-    stratum = places.setdefault(example.texts, rarest)
-    strata[stratum].setdefault(example.texts, []).append(index)
-  # A fixed seed: the set depends on table and fraction alone, so that runs with
-  # other seeds are evaluated on the same rows.
-  rng = np.random.RandomState(0)
-  dev = set()
-  for groups in map(list, map(dict.values, strata.values())):
-    wanted = round(fraction * sum(map(len, groups)))
-    # One example of a rare label is evaluated, one at least is trained on.
-    wanted = min(max(wanted, 1), len(groups) - 1)
-    for group in rng.permutation(len(groups)):
-      if len(groups[group]) <= wanted:
-        dev.update(groups[group])
-        wanted -= len(groups[group])
-  return (
-    [index for index in range(len(examples)) if index not in dev],
-    sorted(dev),
-  )
-
-
-def _labels(example: Labeled) -> Sequence[Any]:
-  return example.label if isinstance(example.label, tuple) else [example.label]
 
 
 # Of a sample, in a dry run

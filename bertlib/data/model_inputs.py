@@ -150,28 +150,6 @@ def warn_of_many_windows(where: str, num_windows: int) -> None:
     )
 
 
-def window_offsets(
-  tokenizer: tokenization.Tokenizer,
-  max_seq_length: int,
-  cutting: LongTextSettings,
-  texts: Sequence[str | None],  # two, the last one as in `encode_pair`
-) -> list[dict[str, Any]]:
-  """Characters of the windows of a text, or of the longer text of a pair."""
-  encoded = tokenizer.encode_with_offsets(text or "" for text in texts)
-  offsets = [spans for _, spans in encoded]
-  num_a, num_b = map(len, offsets)
-  divided = int(num_b >= num_a)
-  of_pair = {"text": ("text_a", "text_b")[divided]} if texts[1] else {}
-  room = max_seq_length - tokenizer.special_tokens.num(num_b > 0)
-  _, rows = cut(*offsets, room, cutting)
-  spans = [row[divided] for row in rows]
-  if len(rows) == 1:  # which has the whole text
-    spans = [[(0, len(texts[divided] or ""))]]
-  return [
-    {**of_pair, "start": span[0][0], "end": span[-1][1]} for span in spans
-  ]
-
-
 def token_features(
   ids: Sequence[int], segment_ids: Sequence[int], length: int
 ) -> dict[str, list[int]]:

@@ -57,17 +57,6 @@ def untrained(folder: str) -> InputError:
   return InputError(f"{folder}: holds no trained model. {fix}")
 
 
-def trained_step(folder: str) -> int | None:
-  """Step of the best or else the last checkpoint of a training, if known."""
-  for part in (BEST, ""):
-    path = os.path.join(folder, part, "checkpoint")  # TensorFlow's text file
-    if files.exists(path):
-      with files.open_any(path) as file:
-        found = re.search(r'^model_c\S+: ".*-(\d+)"', file.read(), re.M)
-      return int(found[1]) if found else None
-  return None
-
-
 # Files of a checkpoint
 
 # File name of a checkpoint's index or data file.

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 from bertlib.cli.steps import Steps
+from bertlib.data import input_pipeline, tf_records
 from bertlib.io import files, result_files, text_files
 from bertlib.reporting import receipts, run_report
 from bertlib.settings.training import TrainingSettings
@@ -74,8 +75,13 @@ def run(
 
 
 def _input_fn(run: Run, rows: Rows, name: str, examples, batch_size: int):
+  path, is_training = runs.records_path(run, name), name == "train"
   encoded = (rows.encode(run, example) for example in examples)
-  return runs.record_input_fn(run, name, encoded, batch_size)
+  if not is_training:
+    encoded = runs.fill_last_batch(run, [*encoded], batch_size)
+  tf_records.write_records(path, encoded, run.task.features)
+  options = runs.input_options(run, is_training)
+  return input_pipeline.record_input_fn(path, run.task.features, **options)
 
 
 def _train(run: Run, data: Data, rows: Rows) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -119,11 +119,6 @@ class Run:
   def path(self, name: str) -> str:
     """Path of a file in --output_dir."""
     return os.path.join(self.output_dir, name)
-
-  def with_devices(self, **changes: Any) -> Run:
-    """The run with other values of its `Devices`."""
-    devices = dataclasses.replace(self.devices, **changes)
-    return dataclasses.replace(self, devices=devices)
 
   def with_arguments(self, **model_arguments: Any) -> Run:
     """The run with further arguments for its `model_fn_builder`."""
@@ -303,18 +298,6 @@ def fill_last_batch(
   if not (run.on_tpu and num_missing):
     return rows
   return [*rows, *[rows[0] if filler is None else filler] * num_missing]
-
-
-def record_input_fn(
-  run: Run, name: str, rows: Iterable[Mapping[str, Any]], batch_size: int
-):
-  """Writes features as NAME.tf_record, "train" to train on; its `input_fn`."""
-  path, is_training = records_path(run, name), name == "train"
-  if not is_training:
-    rows = fill_last_batch(run, [*rows], batch_size)
-  tf_records.write_records(path, rows, run.task.features)
-  options = input_options(run, is_training)
-  return input_pipeline.record_input_fn(path, run.task.features, **options)
 
 
 class TextSet(NamedTuple):

@@ -9,6 +9,7 @@ from parametrize import parametrize
 
 from bertlib.data import example_checks
 from bertlib.data.example_checks import Labeled
+from bertlib.tasks.classification import own_tables
 
 pytestmark = pytest.mark.unit
 
@@ -70,17 +71,17 @@ def test_equal_texts_with_different_labels_are_counted(caplog):
 )
 def test_the_parts_are_a_partition_that_keeps_equal_texts(table, fraction):
   examples = rows(*table)
-  train, dev = example_checks.draw_dev_set(examples, fraction)
+  train, dev = own_tables.draw_dev_set(examples, fraction)
   assert sorted(train + dev) == list(range(len(table)))
   assert train == sorted(train) and dev == sorted(dev)
   assert not {table[i][0] for i in train} & {table[i][0] for i in dev}
-  assert (train, dev) == example_checks.draw_dev_set(examples, fraction)
+  assert (train, dev) == own_tables.draw_dev_set(examples, fraction)
 
 
 def test_each_label_has_its_share():
   labels = "x" * 70 + "y" * 28 + "z" * 2 + "w"
   examples = rows(*((str(i), label) for i, label in enumerate(labels)))
-  _, dev = example_checks.draw_dev_set(examples, 0.2)
+  _, dev = own_tables.draw_dev_set(examples, 0.2)
   counts = collections.Counter(labels[index] for index in dev)
   assert counts == {"x": 14, "y": 6, "z": 1}
 
@@ -88,6 +89,6 @@ def test_each_label_has_its_share():
 def test_the_rarest_of_several_labels_counts():
   labels = [("x",)] * 40 + [("x", "y")] * 5
   examples = rows(*((str(i), label) for i, label in enumerate(labels)))
-  _, dev = example_checks.draw_dev_set(examples, 0.2)
+  _, dev = own_tables.draw_dev_set(examples, 0.2)
   assert sum("y" in labels[index] for index in dev) == 1
   assert len(dev) == 9

@@ -9,15 +9,19 @@ from typing import Any, Callable, NamedTuple, NoReturn
 
 import numpy as np
 
-from bertlib.cli import terminal
+import tokenization
+from bertlib.cli import lazy_module, terminal
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
 from bertlib.cli.option import FRACTION
 from bertlib.data import batch_predictor, model_inputs
 from bertlib.data.batch_predictor import BatchPredictor, FileFormat
 from bertlib.io.result_files import DevPrediction
-from bertlib.tasks.classification import classification, own_tables
+from bertlib.settings.common import LongTextSettings
+from bertlib.tasks.classification import classification
 from bertlib.tasks.classification.classification import Example, Problem
+
+own_tables = lazy_module.load("bertlib.tasks.classification.own_tables")
 
 
 class Prediction(NamedTuple):
@@ -122,6 +126,28 @@ def join(
     found = outputs[0].view(Joined)
     found.best = logits.argmax(axis=0)
     yield found
+
+
+def window_offsets(
+  tokenizer: tokenization.Tokenizer,
+  max_seq_length: int,
+  cutting: LongTextSettings,
+  texts: Sequence[str | None],  # two, or the second is None
+) -> list[dict[str, Any]]:
+  """Characters of the windows of a text, or of the longer text of a pair."""
+  encoded = tokenizer.encode_with_offsets(text or "" for text in texts)
+  offsets = [spans for _, spans in encoded]
+  num_a, num_b = map(len, offsets)
+  divided = int(num_b >= num_a)
+  of_pair = {"text": ("text_a", "text_b")[divided]} if texts[1] else {}
+  room = max_seq_length - tokenizer.special_tokens.num(num_b > 0)
+  _, rows = model_inputs.cut(*offsets, room, cutting)
+  spans = [row[divided] for row in rows]
+  if len(rows) == 1:  # which has the whole text
+    spans = [[(0, len(texts[divided] or ""))]]
+  return [
+    {**of_pair, "start": span[0][0], "end": span[-1][1]} for span in spans
+  ]
 
 
 def label_text(label: Any) -> str:
@@ -375,6 +401,6 @@ class ClassifierPredictor(BatchPredictor):
       examples,
       of_file=self.problem.kind != "multiple_choice",
       find_windows=functools.partial(
-        model_inputs.window_offsets, self.tokenizer, length, self.cutting
+        window_offsets, self.tokenizer, length, self.cutting
       ),
     )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import collections
 import dataclasses
 import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
@@ -103,7 +106,7 @@ class OwnDataProcessor(DataProcessor):
     examples = self._train_examples or self.read(data_dir, "train")
     if self.dev_fraction is None:
       return examples, []
-    train, dev = example_checks.draw_dev_set(
+    train, dev = draw_dev_set(
       [labeled(example, self.kind) for example in examples], self.dev_fraction
     )
     if not dev:
@@ -205,6 +208,43 @@ class OwnDataProcessor(DataProcessor):
     if self.labels or self.kind == "regression":
       check_label(row, label, self.problem)
     return label
+
+
+def draw_dev_set(
+  examples: Sequence[example_checks.Labeled], fraction: float
+) -> tuple[list[int], list[int]]:
+  """Row numbers of a training and a dev set, in order, stratified by label."""
+  counts = collections.Counter(
+    label for example in examples for label in _labels(example)
+  )
+  strata = collections.defaultdict(dict)
+  places = {}
+  for index, example in enumerate(examples):
+    # Of several labels of an example the rarest counts.
+    rarest = min(_labels(example), key=counts.get, default=None)
+    # Equal texts stay together, also where their labels differ.
+    stratum = places.setdefault(example.texts, rarest)
+    strata[stratum].setdefault(example.texts, []).append(index)
+  # A fixed seed: the set depends on table and fraction alone, so that runs with
+  # other seeds are evaluated on the same rows.
+  rng = np.random.RandomState(0)
+  dev = set()
+  for groups in map(list, map(dict.values, strata.values())):
+    wanted = round(fraction * sum(map(len, groups)))
+    # One example of a rare label is evaluated, one at least is trained on.
+    wanted = min(max(wanted, 1), len(groups) - 1)
+    for group in rng.permutation(len(groups)):
+      if len(groups[group]) <= wanted:
+        dev.update(groups[group])
+        wanted -= len(groups[group])
+  return (
+    [index for index in range(len(examples)) if index not in dev],
+    sorted(dev),
+  )
+
+
+def _labels(example: example_checks.Labeled) -> Sequence[Any]:
+  return example.label if isinstance(example.label, tuple) else [example.label]
 
 
 def _text(row: tables.Row, column: int) -> str:
