@@ -31,7 +31,7 @@ import create_pretraining_data
 from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.data import tf_records
-from bertlib.io import files, text_files
+from bertlib.io import document_files, files
 from bertlib.tasks.pretraining import pretraining_blocks, pretraining_text
 from bertlib.tasks.pretraining.recipe import Recipe
 from bertlib.tasks.pretraining.settings import BeamDataSettings
@@ -152,7 +152,7 @@ def _deal(
 ) -> Iterator[tuple[int, tuple[int, int, bytes]]]:
   """Yields the documents of a file with their blocks and positions."""
   file_number, path = file
-  lines = text_files.read_utf8_lines(path, recipe.codec, beam_files.open_any)
+  lines = document_files.read_lines(path, recipe.codec, beam_files.open_any)
   dealt = pretraining_blocks.deal_documents(
     lines, file_number, num_blocks, recipe.random_seed
   )

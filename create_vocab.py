@@ -29,8 +29,16 @@ import tokenization
 from bertlib.cli import app, lazy_module, option, terminal
 from bertlib.cli.errors import InputError, needs_package
 from bertlib.data import vocabulary
-from bertlib.io import files, folder_lock, json_files, model_files, text_files
+from bertlib.io import (
+  document_files,
+  files,
+  folder_lock,
+  json_files,
+  model_files,
+)
 from bertlib.io.files import atomic_write
+from bertlib.io.output_folders import check_new
+from bertlib.io.text_files import Encoding
 from bertlib.settings.common import TextSettings, lower_case_flag
 from tokenization import BasicTokenizer, WordpieceTokenizer
 
@@ -44,12 +52,12 @@ _MAX_CHUNKS = 2**17
 
 
 def read_text(
-  files: Sequence[str], encoding: text_files.Encoding | None = None
+  files: Sequence[str], encoding: Encoding | None = None
 ) -> Iterator[str]:
   """Reads text line by line, with a progress bar."""
   with terminal.progress(len(files), "files") as bar:
     for path in files:
-      for line in text_files.read_utf8_lines(path, encoding):
+      for line in document_files.read_lines(path, encoding):
         yield line.decode().rstrip("\n")
       bar.update()
 
@@ -380,7 +388,7 @@ def check_outputs(
     ],
   )
   for flag, path in outputs.items():
-    files.check_new(flag, path, settings.overwrite)
+    check_new(flag, path, settings.overwrite)
 
 
 def _learn(settings: VocabularySettings, lines: Iterable[str]) -> None:

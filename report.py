@@ -16,7 +16,7 @@ from absl import logging
 
 from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
-from bertlib.io import files
+from bertlib.io import files, output_folders
 from bertlib.reporting import comparison
 
 # Metrics in the tables of the terminal.
@@ -52,7 +52,7 @@ def main(argv: list[str]) -> None:
   path = settings.output_file
   if len(argv) < 2:
     raise InputError("name the output folders of two or more runs")
-  files.check_new("output_file", path, settings.overwrite)
+  output_folders.check_new("output_file", path, settings.overwrite)
   runs = comparison.find_runs(argv[1:])
   if len(runs) < 2:
     raise InputError(

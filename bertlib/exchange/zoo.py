@@ -24,7 +24,7 @@ from absl import logging
 from bertlib.cli import lazy_module, tensorflow_log, terminal
 from bertlib.cli.errors import NO_ROOM, InputError
 from bertlib.exchange import initial_model
-from bertlib.io import files, folder_lock, model_files, output_folders
+from bertlib.io import files, model_files, output_folders
 from bertlib.io.files import atomic_write
 from bertlib.settings import model_description
 from bertlib.task import task_record
@@ -71,7 +71,7 @@ def _make_once(folder: str, write: Callable[[str], None]) -> None:
   if os.path.exists(folder):
     return
   os.makedirs(os.path.dirname(folder), exist_ok=True)
-  with folder_lock.wait_for_lock(folder + ".lock"):
+  with output_folders.wait_for_lock(folder + ".lock"):
     if os.path.exists(folder):
       return
     with output_folders.atomic_folder(folder) as target_dir:

@@ -23,6 +23,7 @@ from bertlib.compute import onednn
 from bertlib.export import gguf_file, onnx_folder
 from bertlib.io import files, json_files, model_files, processes
 from bertlib.io.files import atomic_write
+from bertlib.io.output_folders import check_new
 from bertlib.settings.common import ComputeSettings
 
 # Asset with the number formats of the model, and the hash of its graph.
@@ -149,7 +150,7 @@ def _array(tensor) -> np.ndarray:
 
 def check_export_dir(folder: str, overwrite: bool) -> None:
   """Refuses an --export_dir that exists and must not be replaced."""
-  files.check_new("export_dir", folder, overwrite)
+  check_new("export_dir", folder, overwrite)
   if not files.exists(folder):
     return
   if not tf.io.gfile.isdir(folder):

@@ -235,16 +235,6 @@ def check_outputs(outputs: Iterable[str], inputs: Iterable[str | None]) -> None:
       )
 
 
-def check_new(flag: str, path: str, overwrite: bool) -> None:
-  """Refuses the output of a flag that exists, unless it may be replaced."""
-  # Devices and pipes are written directly.
-  is_plain = is_remote(path) or os.path.isfile(path) or os.path.isdir(path)
-  if is_plain and exists(path) and not overwrite:
-    raise InputError(
-      f"--{flag}={path}: exists already. Name another one or add --overwrite"
-    )
-
-
 def check_disk(path: str, num_bytes: int) -> None:
   """Checks that a folder is writable and has enough free space."""
   needs = f"{path}: needs about {size_in_words(num_bytes)}"

@@ -80,20 +80,6 @@ def lock_files(
 
 
 @contextlib.contextmanager
-def wait_for_lock(lock_file: str) -> Iterator[None]:
-  """Holds a lock file within the block; waits for another holder."""
-  target = lock_file.removesuffix(LOCK_FILE)
-  with open(lock_file, "w") as file:
-    try:
-      _flock(file, target)
-    except BlockingIOError:
-      logging.info("%s: locked by another process; waiting", lock_file)
-      _flock(file, target, waits=True)
-    # The file stays: another process may wait for it.
-    yield
-
-
-@contextlib.contextmanager
 def changing(folder: str) -> Iterator[None]:
   """Waits for, and holds off, other processes in a block like this one."""
   if files.is_remote(folder):
@@ -142,7 +128,7 @@ def _acquire(lock_file: str, target: str, flag: str) -> int:
   """Locks a file and writes this process into it; returns its descriptor."""
   descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o666)
   try:
-    _flock(descriptor, target)
+    flock(descriptor, target)
   except OSError as error:
     holder = os.read(descriptor, 4096).decode(errors="replace")
     os.close(descriptor)
@@ -161,7 +147,7 @@ def _acquire(lock_file: str, target: str, flag: str) -> int:
   return descriptor
 
 
-def _flock(file: IO[str] | int, target: str, waits: bool = False) -> None:
+def flock(file: IO[str] | int, target: str, waits: bool = False) -> None:
   """Locks an open file; where locks do not work, a warning."""
   try:
     fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))

@@ -1,6 +1,6 @@
-"""Folders that commands write, and sets of files in them.
+"""Outputs of commands that train nothing: folders, and sets of files.
 
-Each appears complete or not at all.
+They appear complete or not at all.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator
 
+from absl import logging
+
 from bertlib.cli.errors import InputError
-from bertlib.io import files
+from bertlib.io import files, folder_lock
 
 
 @contextlib.contextmanager
@@ -102,3 +104,29 @@ def folders_for(paths: Iterable[str]) -> Iterator[None]:
       with contextlib.suppress(OSError):  # not empty
         os.rmdir(folder)
     raise
+
+
+def check_new(flag: str, path: str, overwrite: bool) -> None:
+  """Refuses the output of a flag that exists, unless it may be replaced."""
+  # Devices and pipes are written directly.
+  is_plain = (
+    files.is_remote(path) or os.path.isfile(path) or os.path.isdir(path)
+  )
+  if is_plain and files.exists(path) and not overwrite:
+    raise InputError(
+      f"--{flag}={path}: exists already. Name another one or add --overwrite"
+    )
+
+
+@contextlib.contextmanager
+def wait_for_lock(lock_file: str) -> Iterator[None]:
+  """Holds a lock file within the block; waits for another holder."""
+  target = lock_file.removesuffix(folder_lock.LOCK_FILE)
+  with open(lock_file, "w") as file:
+    try:
+      folder_lock.flock(file, target)
+    except BlockingIOError:
+      logging.info("%s: locked by another process; waiting", lock_file)
+      folder_lock.flock(file, target, waits=True)
+    # The file stays: another process may wait for it.
+    yield

@@ -69,27 +69,12 @@ def read_lines(
   path: str, encoding: Encoding | None = None, json_fix: str = ""
 ) -> Iterator[str]:
   """Yields lines with their line ends; "-" is stdin, .gz is decompressed."""
-  for text in _read_chunks(path, encoding):
+  for text in read_chunks(path, encoding):
     if json_fix:  # the advice of an error about JSON
       check_not_json(path, text, json_fix)
       json_fix = ""
     # Only a line feed ends a line; in a file without any, a carriage return.
     yield from io.StringIO(text, newline="\n")
-
-
-def read_utf8_lines(
-  path: str, encoding: Encoding | None = None, open_file=open_any
-) -> Iterator[bytes]:
-  """Reads lines of text, each as UTF-8; of JSON Lines those under "text"."""
-  chunks, numbers = _read_chunks(path, encoding, open_file), itertools.count(1)
-  first = next(chunks, "")
-  is_json = _is_json(first)
-  for text in itertools.chain([first], chunks):
-    if is_json:
-      lines = zip(io.StringIO(text, newline="\n"), numbers)
-      text = "".join(_document(line, f"{path}, line {n}") for line, n in lines)
-    # A half of a character, as "\ud83d" in JSON, is dropped.
-    yield from io.BytesIO(text.encode("utf-8", "ignore"))
 
 
 def read_pairs(
@@ -112,9 +97,10 @@ def read_text(path: str, encoding: Encoding | None = None) -> str:
   return "".join(_Decoder(path, encoding).decode(_read_blocks(path)))
 
 
-def _read_chunks(
+def read_chunks(
   path: str, encoding: Encoding | None, open_file=open_any
 ) -> Iterator[str]:
+  """Yields text in chunks that end at line ends; see `read_lines`."""
   blocks = _read_blocks(path, open_file, unpacks=path.endswith(".gz"))
   name = "standard input" if path == "-" else path
   return _Decoder(name, encoding).decode(blocks)
@@ -146,7 +132,7 @@ def _read_blocks(
 
 def check_not_json(path: str, text: str, fix: str) -> None:
   """Refuses a file whose text begins with JSON."""
-  if _is_json(text):
+  if is_json(text):
     raise InputError(f"{path}: is JSON, not lines of text. {fix}")
 
 
@@ -154,7 +140,7 @@ def check_not_json(path: str, text: str, fix: str) -> None:
 _FIRST_KEY = re.compile(r'\s*\[?\s*\{\s*"(?:[^"\\\n]|\\.)*"\s*:')
 
 
-def _is_json(text: str) -> bool:
+def is_json(text: str) -> bool:
   """True if the first line of a text is JSON, or begins JSON of many lines."""
   if not _FIRST_KEY.match(text):
     return False
@@ -163,20 +149,6 @@ def _is_json(text: str) -> bool:
     return line in ("{", "[", "[{") or json.loads(line) is not None
   except ValueError:
     return False
-
-
-def _document(line: str, where: str) -> str:
-  """The lines of the text of an object of JSON, then a blank one."""
-  if not line.strip():
-    return ""
-  try:
-    lines = re.split(r"[\r\n]+", json.loads(line)["text"])
-  except (ValueError, LookupError, TypeError) as error:
-    raise InputError(
-      f'{where}: is not an object of JSON with its text under "text". Write one'
-      " object per line, or the texts without JSON"
-    ) from error
-  return "\n".join([*filter(str.strip, lines), "\n"])
 
 
 def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:

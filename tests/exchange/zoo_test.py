@@ -30,7 +30,7 @@ import download_model
 import tokenization
 from bertlib.cli import command_line
 from bertlib.exchange import initial_model, zoo
-from bertlib.io import folder_lock
+from bertlib.io import output_folders
 from bertlib.settings import embedding_spec
 
 pytestmark = pytest.mark.unit
@@ -642,7 +642,7 @@ def test_the_download_of_another_process_is_awaited(publish, site, cache, log):
   publish(zipped(FILES.items()))
   os.mkdir(cache)
   with ThreadPoolExecutor(1) as threads:
-    with folder_lock.wait_for_lock(f"{cache}/tiny.lock"):
+    with output_folders.wait_for_lock(f"{cache}/tiny.lock"):
       fetched = threads.submit(fetch)
       commands.wait_until(lambda: fetched.done() or "waiting" in str(log))
       place(cache / "tiny")

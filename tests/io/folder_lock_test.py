@@ -12,7 +12,7 @@ import pytest
 from parametrize import parametrize
 from refused import refusal
 
-from bertlib.io import files, folder_lock
+from bertlib.io import files, folder_lock, output_folders
 
 pytestmark = pytest.mark.process
 
@@ -146,7 +146,7 @@ def test_lock_file_removed_by_its_holder_is_locked_anew(tmp_path, monkeypatch):
 
 @pytest.mark.unit
 @parametrize("number", errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
-@parametrize("lock", folder_lock.lock_folder, folder_lock.wait_for_lock)
+@parametrize("lock", folder_lock.lock_folder, output_folders.wait_for_lock)
 def test_file_system_without_locks_logs_a_warning(
   lock, number, tmp_path, monkeypatch, caplog
 ):

@@ -16,7 +16,7 @@ from refused import assert_refused
 
 from bertlib.cli.errors import InputError
 from bertlib.data import tf_records, vocabulary
-from bertlib.io import text_files
+from bertlib.io import document_files, text_files
 from bertlib.io.text_files import Encoding
 
 pytestmark = pytest.mark.unit
@@ -53,7 +53,7 @@ def test_lines_are_the_same_in_every_encoding(
   lines[-1] = lines[-1][:-1]
   encoding = Encoding(name)
   assert list(text_files.read_lines(path, encoding)) == lines
-  found = list(text_files.read_utf8_lines(path, encoding))
+  found = list(document_files.read_lines(path, encoding))
   assert found == [line.encode() for line in lines]
   assert text_files.read_text(path, encoding) == TEXT
 
@@ -92,7 +92,7 @@ def test_cr_ends_lines_only_in_a_file_without_lf(
   path = write(tmp_path, content.encode(name))
   encoding = Encoding(name)
   assert list(text_files.read_lines(path, encoding)) == lines
-  found = list(text_files.read_utf8_lines(path, encoding))
+  found = list(document_files.read_lines(path, encoding))
   assert found == [line.encode() for line in lines]
   assert text_files.read_text(path, encoding) == "".join(lines)
 
@@ -150,7 +150,7 @@ def test_encodings_are_suggested_if_certain(tmp_path, content, encoding, fix):
 def test_text_may_begin_like_another_format(tmp_path, text):
   path = write(tmp_path, text.encode())
   assert "".join(text_files.read_lines(path)) == text
-  assert b"".join(text_files.read_utf8_lines(path)) == text.encode()
+  assert b"".join(document_files.read_lines(path)) == text.encode()
   assert list(text_files.read_pairs(path))
 
 
@@ -231,7 +231,7 @@ def test_texts_of_json_lines_are_documents(tmp_path):
     '{"text": ""}',
   ]
   path = write(tmp_path, "\n".join(objects).encode())
-  assert b"".join(text_files.read_utf8_lines(path)).decode().split("\n") == [
+  assert b"".join(document_files.read_lines(path)).decode().split("\n") == [
     *("a b.", "c\u2028d", "", "e", "", "", "")
   ]
   assert_refused("is JSON", list, text_files.read_pairs(path))
@@ -248,7 +248,7 @@ def test_texts_of_json_lines_are_documents(tmp_path):
 def test_json_without_texts_is_refused(tmp_path, content, line):
   path = write(tmp_path, content.encode())
   with pytest.raises(InputError, match=f'^{path}, line {line}: .*"text"'):
-    list(text_files.read_utf8_lines(path))
+    list(document_files.read_lines(path))
 
 
 def test_vocabulary_may_begin_with_a_byte_order_mark(tmp_path):

@@ -27,7 +27,7 @@ from absl import logging
 from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.data import tf_records, workers
-from bertlib.io import files, json_files, text_files
+from bertlib.io import document_files, files, json_files, text_files
 from bertlib.io.files import atomic_write, exists, open_any, size_and_mtime
 from bertlib.tasks.pretraining import pretraining_instances, pretraining_text
 from bertlib.tasks.pretraining.recipe import Recipe
@@ -56,7 +56,7 @@ def count_blocks(
     elif encoding.name == "utf-8":
       text_bytes += file_system.size_and_mtime(path)[0]
     else:
-      lines = text_files.read_utf8_lines(path, encoding, file_system.open_any)
+      lines = document_files.read_lines(path, encoding, file_system.open_any)
       text_bytes += sum(map(len, lines))
   return num_outputs * max(1, -(-text_bytes // (BLOCK_BYTES * num_outputs)))
 
@@ -223,7 +223,7 @@ class BlockRun:
     with terminal.progress(len(self._input_files), "files") as bar:
       for number, path in enumerate(self._input_files):
         for block, document in deal_documents(
-          text_files.read_utf8_lines(path, self._recipe.codec),
+          document_files.read_lines(path, self._recipe.codec),
           number,
           self._num_blocks,
           self._recipe.random_seed,

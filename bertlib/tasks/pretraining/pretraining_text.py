@@ -14,7 +14,7 @@ import tokenization
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, needs_package
 from bertlib.data import vocabulary
-from bertlib.io import files, text_files
+from bertlib.io import document_files, files, text_files
 from bertlib.tasks.pretraining import masking
 from bertlib.tasks.pretraining.recipe import Recipe
 
@@ -133,7 +133,7 @@ def read_corpus(
 ) -> Iterator[bytes]:
   """Reads the lines of text files, with their ends, as UTF-8."""
   for path in input_files:
-    yield from text_files.read_utf8_lines(path, encoding, open_file)
+    yield from document_files.read_lines(path, encoding, open_file)
 
 
 def read_documents(
