@@ -465,18 +465,17 @@ def read_flags(
   """Settings of a command from its parsed flags, unchecked."""
   own = dict(declarations(settings))
   found = {name: values[name].value for name in own}
-  times = {name: values[name].present for name in own if values[name].present}
+  given = {name for name in own if values[name].present}
   for name, flag in own.items():
     if found[name] == "" and flag.placeholder == "PATH":  # as if not given
       found[name] = flag.default
-      times.pop(name, None)
+      given.discard(name)
   # Fields that are not flags, in every class that has them.
   filled = {
-    "given": frozenset(times),
-    "times_given": times,
+    "given": frozenset(given),
     "command_line": tuple(
       argument
-      for name in sorted(times)
+      for name in sorted(given)
       if name != "doctor"
       for argument in _arguments(values[name])
     ),

@@ -266,7 +266,7 @@ def _settings(
   seeds = run.seeds or [run.flags.seed]
   rows["seeds" if run.seeds else "seed"] = ", ".join(map(str, seeds))
   rows |= {name: f"{n:,}" for name, n in num_examples.items() if n}
-  for name in sorted(run.settings.receipt.times_given):
+  for name in sorted(run.settings.flags.given):
     rows[f"--{name}"] = values[name]
   for name in sorted(found.automatic):
     rows[f"--{name}"] = f"auto: {found.choices[name]}"

@@ -398,7 +398,4 @@ class ReceiptSettings(option.Group):
     basic=True,
   )
 
-  # Command-line arguments as given, and how many times each flag is given, by
-  # name.
-  command_line: Sequence[str] = ()
-  times_given: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  command_line: Sequence[str] = ()  # arguments as given
