@@ -24,7 +24,7 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import precision
 from bertlib.compute.fast_compute import FastCompute
-from bertlib.data import example_checks, tf_records
+from bertlib.data import example_checks, labeled_examples, tf_records
 from bertlib.hardware.devices import Devices
 from bertlib.hardware.replicas import Replicas
 from bertlib.io import files
@@ -110,7 +110,7 @@ def test_only_dependents_of_a_failed_step_are_skipped(dry_run):
 
 def test_labels_that_are_missing_are_a_warning(caplog):
   sets = {"the dev set": ["y"] * 26 + ["n"]}
-  example_checks.check_labels(["n", "y", "z"], sets)
+  labeled_examples.check_labels(["n", "y", "z"], sets)
   assert caplog.messages == ["the dev set has no z"]
 
 

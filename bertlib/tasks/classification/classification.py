@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Union
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
 from bertlib.cli.option import FRACTION
-from bertlib.data import example_checks, tables
+from bertlib.data import labeled_examples, tables
 from bertlib.io import files, json_files
 
 
@@ -51,7 +51,7 @@ class ChoiceExample(NamedTuple):
 Example = Union[InputExample, ChoiceExample]
 
 
-def labeled(example: Example, kind: str) -> example_checks.Labeled:
+def labeled(example: Example, kind: str) -> labeled_examples.Labeled:
   """Texts and label of an example for checks, given its `Problem.kind`."""
   texts = tuple(
     text for pair in pairs_of(example) for text in pair if text is not None
@@ -59,7 +59,7 @@ def labeled(example: Example, kind: str) -> example_checks.Labeled:
   label = None if kind == "regression" else example.label
   if isinstance(label, list):
     label = tuple(sorted(label))
-  return example_checks.Labeled(texts, label, example.guid)
+  return labeled_examples.Labeled(texts, label, example.guid)
 
 
 class PaddingInputExample:

@@ -13,7 +13,7 @@ from absl import logging
 
 from bertlib.cli import lazy_module
 from bertlib.cli.errors import InputError, some_of
-from bertlib.data import example_checks, tables
+from bertlib.data import example_checks, labeled_examples, tables
 from bertlib.io import result_files
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings import model_description
@@ -213,7 +213,7 @@ def read_examples(
     predict_sets = processor.read_sets(settings.data_dir, "test")
     note_files(None)
   examples = Examples(train_examples, eval_sets, predict_sets, data_files)
-  example_checks.warn_of_faults(
+  labeled_examples.warn_of_faults(
     [classification.labeled(e, processor.kind) for e in train_examples],
     {
       name: [classification.labeled(e, processor.kind) for e in dev_set]
@@ -289,7 +289,7 @@ def check_labels(processor: DataProcessor, examples: Examples) -> None:
   labels = processor.problem.labels
   sets = {"the training set": examples.train, **examples.dev_sets}
   if labels:
-    example_checks.check_labels(
+    labeled_examples.check_labels(
       labels,
       {name: labels_of(split) for name, split in sets.items() if split},
     )

@@ -15,7 +15,7 @@ import numpy as np
 
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
-from bertlib.data import example_checks, tables
+from bertlib.data import labeled_examples, tables
 from bertlib.tasks.classification.classification import (
   DataProcessor,
   InputExample,
@@ -211,7 +211,7 @@ class OwnDataProcessor(DataProcessor):
 
 
 def draw_dev_set(
-  examples: Sequence[example_checks.Labeled], fraction: float
+  examples: Sequence[labeled_examples.Labeled], fraction: float
 ) -> tuple[list[int], list[int]]:
   """Row numbers of a training and a dev set, in order, stratified by label."""
   counts = collections.Counter(
@@ -243,7 +243,7 @@ def draw_dev_set(
   )
 
 
-def _labels(example: example_checks.Labeled) -> Sequence[Any]:
+def _labels(example: labeled_examples.Labeled) -> Sequence[Any]:
   return example.label if isinstance(example.label, tuple) else [example.label]
 
 

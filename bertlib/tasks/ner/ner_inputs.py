@@ -8,7 +8,7 @@ from typing import NamedTuple
 from absl import logging
 
 from bertlib.cli.errors import InputError
-from bertlib.data import example_checks, tables
+from bertlib.data import example_checks, labeled_examples, tables
 from bertlib.io import model_files
 from bertlib.settings import model_description
 from bertlib.tasks.ner import ner, ner_files, ner_report
@@ -159,7 +159,7 @@ def read_data(run: Run, tagged: Sequence[Sentence]) -> Data:
     ner_report.import_seqeval()
     tagged = read_sentences(settings, "dev_file")
     dev_set = normalize_tags(settings, "dev_file", tagged, scheme, labels)
-  example_checks.warn_of_faults(
+  labeled_examples.warn_of_faults(
     _labeled(train_set), {"the dev set": _labeled(dev_set)}
   )
   if run.flags.do_predict:
@@ -178,9 +178,9 @@ def make_windows(run: Run, sentences: Sequence[Sentence]) -> list[ner.Window]:
   return [*ner.make_windows(sentences, run.tokenizer, length)]
 
 
-def _labeled(sentences: Sequence[Sentence]) -> list[example_checks.Labeled]:
+def _labeled(sentences: Sequence[Sentence]) -> list[labeled_examples.Labeled]:
   return [
-    example_checks.Labeled((s.text,), tuple(s.tags), s.location)
+    labeled_examples.Labeled((s.text,), tuple(s.tags), s.location)
     for s in sentences
   ]
 
@@ -191,7 +191,7 @@ def _labeled(sentences: Sequence[Sentence]) -> list[example_checks.Labeled]:
 def check_tags(labels: Sequence[str], data: Data) -> None:
   """Warns of types of entities that are missing or rare."""
   sets = {"the training set": data.train, "the dev set": data.dev}
-  example_checks.check_labels(
+  labeled_examples.check_labels(
     sorted({label[2:] or label for label in labels} - {"O"}),
     {
       name: [

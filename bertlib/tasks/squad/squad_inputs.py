@@ -10,7 +10,7 @@ from absl import logging
 
 from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
-from bertlib.data import example_checks, vocabulary
+from bertlib.data import example_checks, labeled_examples, vocabulary
 from bertlib.exchange import resolve
 from bertlib.io import processes
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
@@ -81,10 +81,10 @@ def read_data(run: Run) -> SquadData:
 def warn_of_faults(
   train: Iterable[squad_files.Question], dev: Iterable[squad_files.Question]
 ) -> None:
-  """Warns of faults of questions and contexts, see `example_checks`."""
+  """Warns of faults of questions and contexts, see `labeled_examples`."""
   train, dev = (
     [
-      example_checks.Labeled(
+      labeled_examples.Labeled(
         (question.text, question.context),
         tuple(sorted({answer.text for answer in question.answers})),
         f"question {question.id}",
@@ -93,7 +93,7 @@ def warn_of_faults(
     ]
     for questions in (train, dev)
   )
-  example_checks.warn_of_faults(train, {"the dev set": dev})
+  labeled_examples.warn_of_faults(train, {"the dev set": dev})
 
 
 def data_files(

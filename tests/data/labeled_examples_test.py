@@ -7,8 +7,8 @@ import hypothesis.strategies as st
 import pytest
 from parametrize import parametrize
 
-from bertlib.data import example_checks
-from bertlib.data.example_checks import Labeled
+from bertlib.data import labeled_examples
+from bertlib.data.labeled_examples import Labeled
 from bertlib.tasks.classification import own_tables
 
 pytestmark = pytest.mark.unit
@@ -22,7 +22,7 @@ def rows(*texts_and_labels, name="train"):
 
 
 def warnings_of(caplog, train, **dev_sets):
-  example_checks.warn_of_faults(train, dev_sets)
+  labeled_examples.warn_of_faults(train, dev_sets)
   return caplog.messages
 
 
