@@ -121,22 +121,19 @@ def masked_states(model: modeling.BertModel, num_sequences: int = 1):
 
 def create_model(
   bert_config: modeling.BertConfig,
-  is_training: bool,
   batch: Mapping[str, Any],
   use_one_hot_embeddings: bool,
-  dropout_seed=None,
   compute: modeling.Compute | None = None,
   objective: Objective = MLM_NSP,
 ):
-  """Logits of each loss: masked LM [B * P, V], next sentence [B, 2]."""
+  """Logits of each prediction: masked LM [B * P, V], next sentence [B, 2]."""
   model = create_encoder(
     bert_config,
-    is_training,
+    False,
     batch,
     use_one_hot_embeddings,
-    dropout_seed,
-    compute,
-    objective,
+    compute=compute,
+    objective=objective,
   )
   logits = []
   if objective.has_generator:  # all weights of the checkpoint are known
@@ -351,32 +348,16 @@ def measured_means(
   }
 
 
-def mask_predictions(
-  bert_config: modeling.BertConfig,
-  model: modeling.BertModel,
-  masked_lm_ids,
-  top_k: int,
-) -> dict[str, Any]:
+def mask_predictions(logits, masked_lm_ids, top_k: int) -> dict[str, Any]:
   """`log_prob` of `masked_lm_ids` [B * P], and the best [B * P, top_k]."""
-  logits = modeling.masked_lm_logits(
-    bert_config, masked_states(model), model.get_embedding_table()
-  )
   ids = tf.reshape(masked_lm_ids, [-1])
   _, log_probs = modeling.cross_entropy(logits, ids)
-  top = tf.nn.top_k(log_probs, min(top_k, bert_config.vocab_size))
+  top = tf.nn.top_k(log_probs, top_k)
   return {
     "log_prob": tf.gather(log_probs, ids, batch_dims=1),
     "top_ids": top.indices,
     "top_probs": tf.exp(top.values),
   }
-
-
-def is_next_probability(
-  bert_config: modeling.BertConfig, model: modeling.BertModel
-):
-  """Probability that segment B follows segment A, float32 [B]."""
-  logits = modeling.next_sentence_logits(bert_config, model.get_pooled_output())
-  return tf.nn.softmax(tf.cast(logits, tf.float32))[:, 0]
 
 
 def model_fn_builder(
@@ -401,7 +382,8 @@ def model_fn_builder(
 
   Returns:
     A function of features, labels, mode, params and config. It predicts what
-    `mask_predictions` gives, and the `is_next_probability` [B].
+    `mask_predictions` gives, and `is_next_probability` [B], that segment B
+    follows segment A.
   """
   arguments = train_step.TrainingArguments(
     init_checkpoint,
@@ -433,17 +415,18 @@ def model_fn_builder(
     return loss_fn
 
   def predict(features):
-    model, predictions = build(False, features), {}
-    if objective.has_generator:  # all weights of the checkpoint are known
-      model.replaced_token_logits(features["input_ids"])
-    if (predicted or objective).predicts_tokens:
+    found = predicted or objective
+    logits = create_model(
+      bert_config, features, use_one_hot_embeddings, arguments.compute, found
+    )
+    predictions = {}
+    if found.predicts_tokens:
       predictions |= mask_predictions(
-        bert_config, model, features["masked_lm_ids"], top_k
+        logits[0], features["masked_lm_ids"], top_k
       )
-    if (predicted or objective).predicts_pairs:
-      predictions["is_next_probability"] = is_next_probability(
-        bert_config, model
-      )
+    if found.predicts_pairs:
+      scores = tf.cast(logits[-1], tf.float32)
+      predictions["is_next_probability"] = tf.nn.softmax(scores)[:, 0]
     return predictions
 
   def evaluate(features):

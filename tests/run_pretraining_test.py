@@ -82,7 +82,6 @@ def build_model(batch):
   """The graph of the model; its scores of both tasks."""
   return run_pretraining.create_model(
     CONFIG,
-    False,
     {name: tf.constant(np.array(v, np.int32)) for name, v in batch.items()},
     use_one_hot_embeddings=False,
   )

@@ -31,8 +31,7 @@ class MaskedLM(SignatureModel):
       )
     logits, *others = self.build_model(
       self.config,
-      is_training=False,
-      batch=inputs,
+      inputs,
       use_one_hot_embeddings=False,
       compute=self.compute,
       objective=objective,

@@ -322,7 +322,7 @@ def test_masks_are_filled_by_the_generator(whole, folder):
       }.items()
     }
     (logits,) = run_pretraining.create_model(
-      CONFIG, False, batch, False, objective=ELECTRA
+      CONFIG, batch, False, objective=ELECTRA
     )
     for variable in tf.trainable_variables():
       # Nothing of the discriminator's layers has an influence.
