@@ -123,11 +123,8 @@ class TaggerPredictor(BatchPredictor):
     texts = batch_predictor.validated(
       texts, _is_text_or_words, "a str, or a list of words"
     )
-
-    def encode(texts):
-      return self._encode([*map(_sentence, texts)])
-
-    return self.predict_blocks(texts, encode, self._decode)
+    sentences = map(_sentence, texts)
+    return self.predict_blocks(sentences, self._encode, self._decode)
 
   def read_file(self, settings, bad):
     """See base class."""

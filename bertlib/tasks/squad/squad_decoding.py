@@ -160,23 +160,6 @@ def stack_logits(rows: Sequence[Sequence[float]]) -> np.ndarray:
   return logits
 
 
-class Passage(NamedTuple):
-  """A paragraph and the character range [start, end) of each of its pieces."""
-
-  text: str
-  offsets: Sequence[tuple[int, int]]
-
-
-def passages_of(
-  examples: Iterable[SquadExample], tokenizer: tokenization.Tokenizer
-) -> list[Passage]:
-  """The paragraph of each example, tokenized once."""
-  texts = dict.fromkeys(example.context for example in examples)
-  encoded = zip(texts, tokenizer.encode_with_offsets(texts))
-  passages = {text: Passage(text, offsets) for text, (_, offsets) in encoded}
-  return [passages[example.context] for example in examples]
-
-
 class AnswerFinder:
   """Finds answers given the logits of all windows, for one setting or more."""
 
@@ -187,21 +170,24 @@ class AnswerFinder:
     logits: np.ndarray,
     do_lower_case: bool,
     tokenizer: tokenization.Tokenizer,
-    passages: Sequence[Passage] | None = None,
+    in_passages: bool = False,
   ):
     """Sorts the logits of the windows: float [2, windows, S], start and end."""
-    # Answers are taken from `passages`, one per example, as exported models do.
-    # With None they are found by words, or from passages where words have no
-    # tokens of their own. The projection of `get_final_text` joins words by
-    # single spaces, and returns whole words where it cannot find the pieces.
+    # Answers are characters of their passages, as those of exported models, or
+    # else found by words, unless these have no tokens of their own. The
+    # projection of `get_final_text` joins words by single spaces, and returns
+    # whole words where it cannot find the pieces.
     # S is the length of the longest window, or more.
     self.examples = examples
     self._windows = windows
     self._do_lower_case = do_lower_case
     self._tokenizer = tokenizer
-    if passages is None and not tokenizer.words_are_independent:
-      passages = passages_of(examples, tokenizer)
-    self._passages = passages
+    self._is_in_passages = in_passages or not tokenizer.words_are_independent
+    if self._is_in_passages:
+      texts = dict.fromkeys(example.context for example in examples)
+      encoded = zip(texts, tokenizer.encode_with_offsets(texts))
+      # Character ranges [start, end) of the pieces of each passage.
+      self._offsets = {text: offsets for text, (_, offsets) in encoded}
     self._start_logits, self._end_logits = logits
     self._start_indexes = get_best_indexes(self._start_logits)
     self._end_indexes = get_best_indexes(self._end_logits)
@@ -262,7 +248,7 @@ class AnswerFinder:
 
   def with_text(self, prelim: PrelimPrediction) -> NbestPrediction:
     """Converts a span of tokens to an answer with its text."""
-    if self._passages:
+    if self._is_in_passages:
       return self._in_passage(prelim)
     row = prelim.feature_index
     begin = self._begins[row]
@@ -279,14 +265,14 @@ class AnswerFinder:
   def _in_passage(self, prelim: PrelimPrediction) -> NbestPrediction:
     """The answer as it is in the passage."""
     row, windows = prelim.feature_index, self._windows
-    passage = self._passages[windows.example_index[row]]
+    text = self.examples[windows.example_index[row]].context
+    offsets = self._offsets[text]
     # Index in the passage of the token at position 0 of the window.
     shift = windows.doc_start[row] - windows.query_length[row]
     shift -= self._tokenizer.special_tokens.num_before_second
-    start, _ = passage.offsets[prelim.start_index + shift]
-    _, end = passage.offsets[prelim.end_index + shift]
+    start, _ = offsets[prelim.start_index + shift]
+    _, end = offsets[prelim.end_index + shift]
     # A token may end between a letter and its marks.
-    text = passage.text
     while end < len(text) and unicodedata.category(text[end])[0] == "M":
       end += 1
     return NbestPrediction(
@@ -339,7 +325,7 @@ class AnswerFinder:
   def answers(self, settings: AnswerSettings) -> Iterator[list[Answer]]:
     """Yields the answers to each question, best first; none without words.
 
-    Their spans are those of the `passages`.
+    Their spans are those of a finder `in_passages`.
     """
     has_negative = settings.version_2_with_negative
     for predictions, best, odds in self.nbest_predictions(settings):
@@ -520,23 +506,14 @@ class AnswerPredictor(BatchPredictor):
       "a question and a passage, both str",
       "pairs",
     )
-    decode = functools.partial(self._decode, settings)
-    return self.predict_blocks(pairs, self._encode, decode)
 
-  def _encode(self, pairs):
-    """The questions, windows and passages of pairs, and rows of the windows."""
-    examples, last_passage = [], None
-    for index, (question, text) in enumerate(pairs):
-      if text != last_passage:  # questions share the words of a passage
-        last_passage = text
-        words, _ = squad_files.split_words(text)
-      examples.append(SquadExample(str(index), question, words, context=text))
-    passages = passages_of(examples, self.tokenizer)
-    windows, rows = self._windows(examples)
-    return (examples, windows, passages), rows
+    def decode(encoded, outputs):
+      return self._finder(encoded, outputs, True).answers(settings)
 
-  def _windows(self, examples: Sequence[SquadExample]):
-    """The windows of questions, and their rows."""
+    return self.predict_blocks(_examples_of(pairs), self._encode, decode)
+
+  def _encode(self, examples: Sequence[SquadExample]):
+    """Questions with their windows, and the rows of the windows."""
     settings = squad_windows.WindowSettings.of_model(self.description)
     windows = squad_windows.convert_examples_to_windows(
       examples, self.tokenizer, settings
@@ -544,25 +521,16 @@ class AnswerPredictor(BatchPredictor):
     rows = squad_windows.window_records(
       windows, settings.max_seq_length, self.tokenizer
     )
-    return windows, list(rows)
+    return (examples, windows), list(rows)
 
-  def _decode(
-    self, settings: AnswerSettings, encoded, outputs
-  ) -> Iterator[list[Answer]]:
-    """The answers to each question."""
-    *encoded, passages = encoded
-    return self._finder(encoded, outputs, passages).answers(settings)
-
-  def _finder(
-    self, encoded, outputs, passages: Sequence[Passage] | None = None
-  ) -> AnswerFinder:
+  def _finder(self, encoded, outputs, in_passages=False) -> AnswerFinder:
     """Finder of the answers to questions, given them and their windows."""
     return AnswerFinder(
       *encoded,
       [stack_logits([output[kind] for output in outputs]) for kind in (0, 1)],
       self.description["do_lower_case"],
       self.tokenizer,
-      passages,
+      in_passages,
     )
 
   def read_file(self, settings, bad):
@@ -576,15 +544,11 @@ class AnswerPredictor(BatchPredictor):
     """See base class; an answer is that of `find_answers`, for a question."""
     settings = self.file_settings("", {}).answers
 
-    def encode(examples):
-      windows, rows = self._windows(examples)
-      return (examples, windows), rows
-
     def decode(encoded, outputs):
       found = find_answers(self._finder(encoded, outputs), settings)
       return zip(*(part.values() for part in found))
 
-    return self.map_blocks(sets, encode, decode)
+    return self.map_blocks(sets, self._encode, decode)
 
   def file_formats(self, examples):
     """See base class; .json is predictions.json of run_squad.py."""
@@ -610,3 +574,13 @@ class AnswerPredictor(BatchPredictor):
       ".jsonl": FileFormat(json_line),
       ".json": FileFormat(entry, lambda _: b"{\n", b",\n", b"\n}\n"),
     }
+
+
+def _examples_of(pairs: Iterable[tuple[str, str]]) -> Iterator[SquadExample]:
+  """Yields the examples of questions and passages."""
+  passage, words = None, []
+  for question, text in pairs:
+    if text != passage:  # questions share the words of a passage
+      passage = text
+      words, _ = squad_files.split_words(text)
+    yield SquadExample("", question, words, context=text)

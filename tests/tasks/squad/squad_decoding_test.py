@@ -213,14 +213,13 @@ def test_best_answers_are_the_first_of_the_n_best(tokenizer, data):
 def test_an_answer_has_the_characters_of_its_pieces(tokenizer, passage, seed):
   rng = np.random.default_rng(seed)
   words, _ = squad_files.split_words(passage)
-  examples = [SquadExample("q", "who", words)]
+  examples = [SquadExample("q", "who", words, context=passage)]
   arguments = examples, tokenizer, Settings(12, 3, 2, False)
   columns = squad_windows.convert_examples_to_windows(*arguments)
   windows = [*original_api.iterate_features(columns, 12, tokenizer)]
   logits = rng.normal(size=[2, len(windows), 12])
   tokens, offsets = tokenizer.tokenize_with_offsets(passage)
-  passages = [squad_decoding.Passage(passage, offsets)]
-  finder = AnswerFinder(examples, columns, logits, True, tokenizer, passages)
+  finder = AnswerFinder(examples, columns, logits, True, tokenizer, True)
   (prelims,) = finder.prelim_predictions(20, 30)
   for prelim in prelims:
     found = finder.with_text(prelim)
