@@ -99,7 +99,7 @@ def model_fn_builder(
 
   Returns:
     A function of features, labels, mode, params and config. It trains, and
-    predicts `unique_ids` [B] and `probabilities` [B, S, labels].
+    predicts `probabilities` [B, S, labels].
   """
   arguments = train_step.TrainingArguments(**training_arguments)
 
@@ -127,8 +127,8 @@ def model_fn_builder(
 
   def predict(features):
     return {
-      "unique_ids": features["unique_ids"],
       "probabilities": tf.nn.softmax(build(features, False)),
+      **train_step.input_index(features),
     }
 
   return train_step.make_model_fn(arguments, training_loss, predict)
@@ -314,9 +314,8 @@ def predict_tags(
   sentences, windows, path, batch_size = window_set
   input_fn = runs.input_fn_of(run, path, is_training=False)
   rows = loop.predict(run, input_fn, len(windows), checkpoint, batch_size)
-  probabilities = (
-    (int(row["unique_ids"]), row["probabilities"]) for row in rows
-  )
+  rows = tf_records.restore_input_order(rows)
+  probabilities = (row["probabilities"] for row in rows)
   return ner_decoding.assign_tags(
     sentences, windows, probabilities, run.task.description["labels"]
   )

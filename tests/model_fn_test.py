@@ -82,11 +82,8 @@ CASES = {
   ),
   "ner": (
     functools.partial(run_ner.model_fn_builder, CONFIG, 3),
-    {
-      "unique_ids": [7, 8],
-      "label_ids": [[-1, 0, 2, 1, 0, -1], [-1, 1, -1, -1, -1, -1]],
-    },
-    {"unique_ids", "probabilities"},
+    {"label_ids": [[-1, 0, 2, 1, 0, -1], [-1, 1, -1, -1, -1, -1]]},
+    {"probabilities"},
   ),
   "embeddings": (
     functools.partial(

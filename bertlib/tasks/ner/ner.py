@@ -354,8 +354,7 @@ def make_windows(
 def record_layout(max_seq_length: int) -> tf_records.Layout:
   """Layout of the records of windows."""
   return tf_records.token_layout(max_seq_length) | {
-    "label_ids": tf_records.Feature((max_seq_length,), per_token=True),
-    "unique_ids": tf_records.Feature(),
+    "label_ids": tf_records.Feature((max_seq_length,), per_token=True)
   }
 
 
@@ -365,11 +364,11 @@ def window_records(
   max_seq_length: int,
   labels: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-  """Records of windows, numbered from 0; tags not in `labels` have no label."""
+  """Records of windows; tags that are not in `labels` have no label."""
   numbers = {label: index for index, label in enumerate(labels)}
   tag_ids = [[numbers.get(tag, -1) for tag in s.tags or ()] for s in sentences]
   records = []
-  for index, window in enumerate(windows):
+  for window in windows:
     tags = tag_ids[window.sentence]
     # -1 at positions without a label.
     label_ids = [
@@ -379,9 +378,6 @@ def window_records(
       model_inputs.token_features(
         window.input_ids, [0] * len(window.input_ids), max_seq_length
       )
-      | {
-        "label_ids": model_inputs.pad(label_ids, max_seq_length, -1),
-        "unique_ids": index,
-      }
+      | {"label_ids": model_inputs.pad(label_ids, max_seq_length, -1)}
     )
   return records

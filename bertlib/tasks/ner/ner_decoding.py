@@ -51,15 +51,13 @@ def extract_entities(
 def assign_tags(
   sentences: Sequence[Sentence],
   windows: Sequence[ner.Window],
-  # Index and probabilities [S, labels] of each window.
-  rows: Iterable[tuple[int, np.ndarray]],
+  outputs: Iterable[np.ndarray],  # probabilities [S, labels] of each window
   labels: Sequence[str],
 ) -> list[Tagged]:
   """Most probable tag of each word and its probability, by sentence."""
   # A word that is in no window stays "O", with probability 1.
   predicted = [(["O"] * len(s.words), [1.0] * len(s.words)) for s in sentences]
-  for index, probabilities in rows:
-    window = windows[index]
+  for window, probabilities in zip(windows, outputs):
     tags, tag_probabilities = predicted[window.sentence]
     for position, word in enumerate(window.words):
       if word >= 0:
@@ -159,7 +157,7 @@ class TaggerPredictor(BatchPredictor):
 
   def _tags(self, encoded, outputs) -> list[Tagged]:
     """The tags of each sentence."""
-    return assign_tags(*encoded, enumerate(outputs), self.description["labels"])
+    return assign_tags(*encoded, outputs, self.description["labels"])
 
 
 def _is_text_or_words(value: Any) -> bool:

@@ -100,4 +100,3 @@ def test_a_record_has_labels_where_tags_are_predicted(tokenizer):
   _, record = ner.window_records([sentence], windows, 8, ["O", "B-X"])
   assert record["label_ids"] == [-1, 1, -1, 0, -1, -1, -1, -1]
   assert record["input_mask"] == [1, 1, 1, 1, 1, 0, 0, 0]
-  assert record["unique_ids"] == 1
