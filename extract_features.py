@@ -76,17 +76,13 @@ class InputExample(NamedTuple):
   text_b: str | None = None
 
 
-def stream_examples(
-  input_file: str, encoding: text_files.Encoding = text_files.AS_ORIGINAL
-) -> Iterator[InputExample]:
-  """Yields an example per line, even if blank; the last " ||| " separates."""
-  for index, pair in enumerate(text_files.read_pairs(input_file, encoding)):
-    yield InputExample(index, *pair)
-
-
 def read_examples(input_file: str) -> list[InputExample]:
-  """Reads all examples of a file; bytes that are not UTF-8 are dropped."""
-  return list(stream_examples(input_file))
+  """Reads an example per line, even if blank; the last " ||| " separates.
+
+  Bytes that are not UTF-8 are dropped.
+  """
+  pairs = text_files.read_pairs(input_file, text_files.AS_ORIGINAL)
+  return [InputExample(index, *pair) for index, pair in enumerate(pairs)]
 
 
 @dataclasses.dataclass
@@ -124,48 +120,38 @@ def convert_examples_to_features(
   Raises:
     ValueError: `seq_length` is too small for [CLS] and [SEP].
   """
-  return [
-    convert_single_example(example, seq_length, tokenizer)
-    for example in examples
-  ]
-
-
-def convert_single_example(
-  example: InputExample, seq_length: int, tokenizer
-) -> InputFeatures:
-  """Converts one example, see `convert_examples_to_features`."""
   special = getattr(tokenizer, "special_tokens", tokenization.BERT_TOKENS)
   if seq_length < special.num():
     raise ValueError(
       f"seq_length={seq_length}: must be at least {special.num()}"
     )
-  tokens_a = list(tokenizer.tokenize(example.text_a))
-  tokens_b = list(tokenizer.tokenize(example.text_b)) if example.text_b else []
-  room = seq_length - special.num(bool(tokens_b))
-  _truncate_seq_pair(tokens_a, tokens_b, room)
-  tokens, segment_ids = special.join(tokens_a, tokens_b)
-  features = model_inputs.token_features(
-    tokenizer.convert_tokens_to_ids(tokens), segment_ids, seq_length
-  )
-  return InputFeatures(
-    example.unique_id,
-    tokens,
-    *(features[name] for name in model_inputs.TOKEN_FEATURES),
-  )
+  features = []
+  for example in examples:
+    tokens_a, tokens_b = (
+      list(tokenizer.tokenize(text)) if text else []
+      for text in (example.text_a, example.text_b)
+    )
+    room = seq_length - special.num(bool(tokens_b))
+    _truncate_seq_pair(tokens_a, tokens_b, room)
+    tokens, segment_ids = special.join(tokens_a, tokens_b)
+    inputs = model_inputs.token_features(
+      tokenizer.convert_tokens_to_ids(tokens), segment_ids, seq_length
+    )
+    features.append(InputFeatures(example.unique_id, tokens, *inputs.values()))
+  return features
 
 
-def encode_examples(
-  examples: Iterable[InputExample],  # of all lines
+def encode_texts(
+  texts: Iterable[Sequence[str | None]],  # of `read_texts`
   tokenizer: tokenization.Tokenizer,
   max_seq_length: int,
-  vectors: Vectors,  # with whose prefix the texts begin
-  num_windows: array[int],  # receives the number of records of each example
+  cutting: LongTextSettings,
+  num_windows: array[int],  # receives the number of records of each text
 ) -> Iterator[dict[str, Any]]:
-  """Converts examples to records; logs how many were truncated."""
+  """Converts texts to records; logs how many were truncated."""
   num_truncated = 0
-  pairs = ((text_a, text_b, vectors.prefix) for _, text_a, text_b in examples)
   encoded = model_inputs.encode_windows(
-    tokenizer, pairs, max_seq_length, vectors.cutting
+    tokenizer, texts, max_seq_length, cutting
   )
   for unique_id, rows in enumerate(encoded):
     model_inputs.warn_of_many_windows(f"line {unique_id + 1}", len(rows))
@@ -246,16 +232,6 @@ def model_fn_builder(
     `vectors` [B, num_layers * H]; or with embedding `vectors` [B, width].
   """
 
-  def layer_outputs(model, input_mask):
-    all_layers = model.get_all_encoder_layers()
-    layers = [tf.cast(all_layers[i], tf.float32) for i in layer_indexes]
-    if pooling:
-      states = tf.stack(layers, axis=2)
-      return {"vectors": pool(states, input_mask, pooling)}
-    return {
-      f"layer_output_{number}": layer for number, layer in enumerate(layers)
-    }
-
   def model_fn(features, labels, mode, params, config=None):
     del labels, params, config
     model = modeling.BertModel(
@@ -267,13 +243,20 @@ def model_fn_builder(
       use_one_hot_embeddings=use_one_hot_embeddings,
       compute=compute,
     )
+    all_layers = model.get_all_encoder_layers()
+    layers = [tf.cast(all_layers[i], tf.float32) for i in layer_indexes]
     if embedding:
       vectors = sentence_vectors(
         model.get_sequence_output(), features["input_mask"], embedding
       )
       outputs = {"vectors": output_vectors(vectors, embedding)}
+    elif pooling:
+      states = tf.stack(layers, axis=2)
+      outputs = {"vectors": pool(states, features["input_mask"], pooling)}
     else:
-      outputs = layer_outputs(model, features["input_mask"])
+      outputs = {
+        f"layer_output_{number}": layer for number, layer in enumerate(layers)
+      }
     return estimator_api.TPUEstimatorSpec(
       mode=mode,
       predictions=features | {"unique_id": features["unique_ids"]} | outputs,
@@ -415,7 +398,9 @@ def write_features(
     length = settings.model.max_seq_length
     num_rows = tf_records.write_records(
       records,
-      encode_examples(texts, model.tokenizer, length, vectors, num_windows),
+      encode_texts(
+        texts, model.tokenizer, length, vectors.cutting, num_windows
+      ),
       record_layout(length),
     )
     if not num_windows:
@@ -445,10 +430,11 @@ def write_features(
 
 def read_texts(
   settings: FeatureSettings, vectors: Vectors
-) -> Iterator[InputExample]:
-  """Reads the texts of --input_file, with the prefix of the prompt."""
-  for example in stream_examples(settings.input_file, settings.text.codec):
-    yield example._replace(text_a=vectors.prefix + example.text_a)
+) -> Iterator[tuple[str, str | None, str]]:
+  """Yields the texts of --input_file, see `model_inputs.encode_windows`."""
+  pairs = text_files.read_pairs(settings.input_file, settings.text.codec)
+  for text_a, text_b in pairs:
+    yield vectors.prefix + text_a, text_b, vectors.prefix
 
 
 def predict(
@@ -609,20 +595,17 @@ def check_texts(
   vectors: Vectors,
 ) -> example_checks.LengthSummary:
   """Encodes a sample of the texts; warns if many are truncated."""
-  examples = list(read_texts(settings, vectors))
-  if not examples:
+  texts = list(read_texts(settings, vectors))
+  if not texts:
     raise InputError(f"{settings.input_file}: has no lines")
-  sample = example_checks.sample(examples)
-  pairs = (
-    (example.text_a, example.text_b, vectors.prefix) for example in sample
-  )
+  sample = example_checks.sample(texts)
   length, cutting = settings.model.max_seq_length, vectors.cutting
   return example_checks.check_encoded(
-    model_inputs.encode_pairs(tokenizer, pairs, length, cutting),
+    model_inputs.encode_pairs(tokenizer, sample, length, cutting),
     config.vocab_size,
-    len(examples),
+    len(texts),
     tokenizer,
-    (f"{example.text_a} {example.text_b or ''}" for example in sample),
+    (f"{text_a} {text_b or ''}" for text_a, text_b, _ in sample),
     length,
     len(sample),
   )
