@@ -123,11 +123,9 @@ def setup(
 def load_tokenizer(recipe: Recipe):
   """Loads the tokenizer; warns of a vocabulary of the other casing."""
   tokenizer = pretraining_text.load_tokenizer(recipe)
-  is_subword = vocabulary.is_subword(recipe.vocab_file)
-  if not is_subword and vocabulary.has_enough_words(tokenizer.vocab):
-    problem = vocabulary.case_mismatch(tokenizer.vocab, recipe.do_lower_case)
-    if problem:
-      logging.warning("%s: %s", recipe.vocab_file, problem)
+  path, is_lower = recipe.vocab_file, recipe.do_lower_case
+  if not vocabulary.is_subword(path):
+    vocabulary.check_case(path, tokenizer.vocab, is_lower, refuses=False)
   return tokenizer
 
 

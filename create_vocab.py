@@ -185,7 +185,7 @@ def read_vocab(
   if list(vocab.values()) != list(range(len(vocab))):
     raise InputError(f"{path}: has an entry twice; make each line different")
   if do_lower_case:
-    vocabulary.check_case(path, vocab, do_lower_case)
+    vocabulary.check_case(path, vocab, do_lower_case, min_words=0)
   return vocab
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import tokenization
@@ -56,7 +56,7 @@ def load_tokenizer(
       )
     except ValueError as error:
       raise InputError(f"{vocab_file}: {error}") from error
-    if checks_case and has_enough_words(vocab):
+    if checks_case:
       check_case(vocab_file, vocab, do_lower_case)
   if init_checkpoint:
     _compare_with_checkpoint(vocab_file, init_checkpoint)
@@ -221,11 +221,6 @@ def is_cased(entries: Iterable[str]) -> bool:
   return 100 * num_capitals > num_words
 
 
-def has_enough_words(entries: Iterable[str]) -> bool:
-  """Returns whether a vocabulary is large enough to trust `is_cased`."""
-  return _count_case(entries)[0] >= _MIN_WORDS
-
-
 def _count_case(entries: Iterable[str]) -> tuple[int, int]:
   """Counts the words in scripts with letter case, and those with capitals."""
   words = [entry.removeprefix(tokenization.CONTINUATION) for entry in entries]
@@ -233,28 +228,29 @@ def _count_case(entries: Iterable[str]) -> tuple[int, int]:
   return len(with_case), sum(word != word.lower() for word in with_case)
 
 
-def check_case(path: str, entries: Iterable[str], do_lower_case: bool) -> None:
+def check_case(
+  path: str,
+  entries: Collection[str],
+  do_lower_case: bool,
+  refuses: bool = True,  # or only warns
+  min_words: int = _MIN_WORDS,  # of a vocabulary whose casing is known
+) -> None:
   """Refuses a cased vocabulary for lower-cased text, warns of the reverse."""
-  problem = case_mismatch(entries, do_lower_case)
-  if problem and do_lower_case:
-    raise InputError(f"{path}: {problem}")
-  # Only a warning: the text may have been lower-cased beforehand, with its
-  # accents.
-  if problem:
-    logging.warning("%s: %s", path, problem)
-
-
-def case_mismatch(entries: Iterable[str], do_lower_case: bool) -> str | None:
-  """Message on a vocabulary whose casing is not that of the text, or None."""
-  cased = is_cased(entries)
-  if cased and do_lower_case:
-    return "is cased, but text is lower-cased. Give --do_lower_case=False"
-  if not cased and not do_lower_case:
-    return (
+  num_words, _ = _count_case(entries)
+  if num_words < min_words or is_cased(entries) != do_lower_case:
+    return
+  if do_lower_case:
+    problem = "is cased, but text is lower-cased. Give --do_lower_case=False"
+    if refuses:
+      raise InputError(f"{path}: {problem}")
+  else:
+    # Only a warning: the text may have been lower-cased beforehand, with its
+    # accents.
+    problem = (
       "is uncased, but text keeps its capitals, for which it has no entries."
       " Give --do_lower_case=True, unless the text has no capitals"
     )
-  return None
+  logging.warning("%s: %s", path, problem)
 
 
 def check_same(path: str, trained: str) -> None:
