@@ -38,7 +38,7 @@ import modeling
 from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import app, option
 from bertlib.cli.steps import Steps
-from bertlib.data import input_pipeline, model_inputs
+from bertlib.data import model_inputs, training_records
 from bertlib.exchange import resolve
 from bertlib.export import predictor
 from bertlib.io import result_files
@@ -494,7 +494,7 @@ def evaluate_set(
   num_examples, num_rows = len(dev_set.examples), sum(dev_set.num_rows)
   logging.info("Evaluating on %d examples", num_examples)
   num_steps = -(-num_rows // run.flags.eval_batch_size)
-  input_fn = input_pipeline.record_input_fn(
+  input_fn = training_records.record_input_fn(
     dev_set.path, run.task.features, **runs.input_options(run, False)
   )
   results, arrays = loop.evaluate(run, input_fn, num_steps, checkpoint)

@@ -36,7 +36,7 @@ from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import precision
-from bertlib.data import input_pipeline, record_check, tf_records
+from bertlib.data import input_pipeline, tf_records, training_records
 from bertlib.exchange import resolve
 from bertlib.reporting import receipts, run_report, training_checks
 from bertlib.task.task_record import Task
@@ -690,7 +690,7 @@ def evaluate_records(
   find_bad_record = pretraining_inputs.bad_record_finder(
     run, files, min(num_wanted, total)
   )
-  with record_check.report_bad_record(find_bad_record):
+  with training_records.report_bad_record(find_bad_record):
     results = loop.evaluate(run, input_fn, num_steps, checkpoint).results
   is_finite = all(map(np.isfinite, results.values()))
   if not is_finite and (problem := find_bad_record()):

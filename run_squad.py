@@ -34,7 +34,7 @@ from bertlib.checkpoints import model_folder
 from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
-from bertlib.data import input_pipeline, tf_records
+from bertlib.data import tf_records, training_records
 from bertlib.exchange import resolve
 from bertlib.export import predictor
 from bertlib.io import files
@@ -81,13 +81,13 @@ def input_fn_builder(
   drop_remainder: bool,
   **options: Any,
 ):
-  """`input_pipeline.record_input_fn` for a file written by `FeatureWriter`.
+  """`training_records.record_input_fn` for a file written by `FeatureWriter`.
 
   `seq_length` is S, the length of its windows. Training records also contain
   the positions of answers. Options are those of `record_input_fn`.
   """
   layout = squad_windows.record_layout(seq_length, is_training)
-  return input_pipeline.record_input_fn(
+  return training_records.record_input_fn(
     input_file, layout, is_training, drop_remainder, **options
   )
 

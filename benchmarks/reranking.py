@@ -48,7 +48,7 @@ def ours(settings: Settings) -> Answers:
   """Steps of run_reranker.py."""
   import run_reranker
   import tokenization
-  from bertlib.data import input_pipeline
+  from bertlib.data import training_records
   from bertlib.settings.common import LongDocumentSettings
   from bertlib.tasks.ranking import ranking_records
   from bertlib.tasks.ranking.ranking_records import Group
@@ -70,7 +70,7 @@ def ours(settings: Settings) -> Answers:
       tokenization.FullTokenizer(vocab_file),
       LongDocumentSettings(),
     )
-    input_fn = input_pipeline.record_input_fn(
+    input_fn = training_records.record_input_fn(
       file.name, layout, True, False, trim=True, by_length=True
     )
     model_fn = run_reranker.model_fn_builder(

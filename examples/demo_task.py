@@ -10,7 +10,7 @@ from absl import flags
 
 import modeling
 import tokenization
-from bertlib.data import input_pipeline, model_inputs, tables
+from bertlib.data import input_pipeline, model_inputs, tables, training_records
 
 FLAGS = flags.FLAGS
 
@@ -72,7 +72,7 @@ def read_tokens(
 def batches(rows: dict[str, np.ndarray]) -> tf.data.Dataset:
   """Endless batches, shuffled anew in each epoch, padded to their longest."""
   dataset = tf.data.Dataset.from_tensor_slices(rows)
-  dataset = input_pipeline.shuffle_epochs(
+  dataset = training_records.shuffle_epochs(
     dataset, len(rows["label_ids"]), seed=1
   )
   return dataset.batch(BATCH_SIZE).map(input_pipeline.trim_padding)

@@ -25,7 +25,7 @@ import modeling
 import run_squad
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
-from bertlib.data import input_pipeline
+from bertlib.data import training_records
 from bertlib.tasks.squad import squad_files, squad_scores, squad_windows
 
 pytestmark = pytest.mark.process
@@ -66,7 +66,7 @@ def test_dev_predictions_are_those_of_the_results(trained):
 
 def test_training_records_are_in_the_reference_s_order(trained):
   order = squad_windows.reference_order(12)
-  (batch,) = input_pipeline.record_input_fn(
+  (batch,) = training_records.record_input_fn(
     str(trained.folder / "train.tf_record"),
     squad_windows.record_layout(24, is_training=False),
     is_training=False,

@@ -1,4 +1,4 @@
-"""Input pipelines of TFRecords: parse, shuffle, bucket, shard, trim padding."""
+"""Input pipelines of TFRecords: parse, sort, batch, shard, trim padding."""
 
 from __future__ import annotations
 
@@ -46,50 +46,6 @@ def narrow_integers(tensors: Mapping[str, Any]) -> dict[str, Any]:
 # Input pipelines
 
 
-def record_input_fn(
-  input_file: str | Sequence[str],
-  layout: tf_records.Layout,
-  is_training: bool,
-  drop_remainder: bool,
-  # Not for a TPU, which needs static shapes.
-  trim: bool = False,
-  seed: int = 0,
-  first_step: int = 0,  # completed steps, when training resumes
-  # In training, examples of similar length share batches; otherwise the order
-  # changes, see `tf_records.restore_input_order`.
-  by_length: bool = False,
-):
-  """Builds the `input_fn` of TFRecord files of a fine-tuning task."""
-  paths = [input_file] if isinstance(input_file, str) else input_file
-
-  def input_fn(params):
-    # Raises InputError if a file is truncated or empty.
-    num_records = sum(map(tf_records.count_records, paths))
-    batch_size, shard = global_batch_size_and_shard(params)
-    # Of `hooks.batch_at`, which reads the batch of a failed step again: the one
-    # of all processes, with the file and number of each record.
-    traced_step = params.get("traced_step")
-    if is_training:
-      step = first_step if traced_step is None else traced_step
-      return shuffled_record_batches(
-        paths,
-        layout,
-        batch_size,
-        trim,
-        num_records,
-        seed,
-        first_record=step * batch_size,
-        by_length=by_length,
-        shard=shard,
-        with_source=traced_step is not None,
-      )
-    return record_batches(
-      paths, layout, batch_size, drop_remainder, trim, by_length, shard
-    )
-
-  return input_fn
-
-
 @tf.autograph.experimental.do_not_convert  # graph code as it is
 def record_batches(
   files: str | Sequence[str],
@@ -110,52 +66,12 @@ def record_batches(
 
   # Similar lengths share a batch, which leaves little padding.
   def sort(indices, block):
-    order = tf.argsort(-_num_tokens(block, layout), stable=True)
+    order = tf.argsort(-num_tokens(block, layout), stable=True)
     indices = tf.cast(tf.gather(indices, order), tf.int32)
     return indices, tf.gather(block, order)
 
   indexed = numbered(records).batch(block_size).map(sort).unbatch()
   return batches(indexed, layout, batch_size, drop_remainder, trim, shard)
-
-
-@tf.autograph.experimental.do_not_convert
-def shuffled_record_batches(
-  files: str | Sequence[str],
-  layout: tf_records.Layout,
-  batch_size: int,
-  trim: bool,
-  num_records: int,  # in all files
-  seed: int,
-  first_record: int = 0,  # records to skip, over all epochs
-  by_length: bool = False,
-  shard: Shard | None = None,
-  with_source: bool = False,  # see `records_with_source`
-):
-  """Infinite dataset of fully shuffled batches, see `shuffle_epochs`."""
-
-  def bucket(order, epoch, records):
-    serialized = records[-1] if with_source else records
-    blocks = tf_data.Dataset.from_tensor_slices(serialized).batch(BLOCK_SIZE)
-    lengths = blocks.map(lambda block: _num_tokens(block, layout))
-    lengths = lengths.rebatch(num_records).get_single_element()
-    return group_by_length(order, lengths, batch_size, seed, epoch)
-
-  records = tf_data.TFRecordDataset(files)
-  if with_source:
-    names = [files] if isinstance(files, str) else files
-    records = tf_data.Dataset.from_tensor_slices(names).flat_map(
-      records_with_source
-    )
-  records = shuffle_epochs(
-    records, num_records, seed, first_record, bucket if by_length else None
-  )
-  return batches(records, layout, batch_size, True, trim, shard)
-
-
-def records_with_source(file):
-  """Dataset of (file, number from 0, record) of a TFRecord file, string []."""
-  records = tf_data.TFRecordDataset(file).enumerate()
-  return records.map(lambda number, record: (file, number, record))
 
 
 def numbered(dataset, first: int = 0):
@@ -164,7 +80,7 @@ def numbered(dataset, first: int = 0):
   return tf_data.Dataset.zip((numbers, dataset))
 
 
-def _num_tokens(serialized, layout: tf_records.Layout):
+def num_tokens(serialized, layout: tf_records.Layout):
   """Number of tokens of each record, int32 [records]."""
   mask = {"input_mask": layout["input_mask"]}
   tokens = tf.reduce_sum(parse_records(serialized, mask)["input_mask"], axis=-1)
@@ -247,60 +163,6 @@ def batches(
       num_parallel_calls=tf.data.AUTOTUNE,
     )
   return batched.prefetch(tf.data.AUTOTUNE)
-
-
-def shuffle_epochs(
-  dataset, num_elements: int, seed: int, first_element=0, reorder=None
-):
-  """Repeats a dataset, held in memory and fully shuffled every epoch."""
-  # `reorder` maps the shuffled order, int32 [num_elements], the epoch and all
-  # elements to another order. `first_element` counts over all epochs.
-  first_epoch, done = divmod(first_element, num_elements)
-
-  def shuffle(epoch, elements):
-    # A function of seed and epoch, so that resumed training sees the same
-    # batches. Every order is equally likely, even of sorted data.
-    order = tf.random.experimental.stateless_shuffle(
-      tf.range(num_elements), seed=tf.stack([tf.cast(seed, tf.int64), epoch])
-    )
-    if reorder is not None:
-      order = reorder(order, epoch, elements)
-    return tf_data.Dataset.from_tensor_slices(
-      tf.nest.map_structure(lambda tensor: tf.gather(tensor, order), elements)
-    )
-
-  epochs = tf_data.Dataset.range(first_epoch, tf.int64.max)
-  all_elements = dataset.batch(num_elements).repeat()
-  return (
-    tf_data.Dataset.zip((epochs, all_elements)).flat_map(shuffle).skip(done)
-  )
-
-
-def group_by_length(
-  order, lengths, batch_size: int, seed: int, epoch, num_batches: int = 32
-):
-  """Reorders shuffled examples, int32 [examples], to bucket lengths."""
-  # `lengths` is int32 [examples], by index; `epoch` is int64 [].
-  num_examples = tf.size(order)
-  num_before = epoch * tf.cast(num_examples, tf.int64)
-  # Index of the first example that starts a batch.
-  # The first and last batch may be shared with the neighboring epochs: their
-  # examples keep their order.
-  first = tf.cast(-num_before % batch_size, tf.int32)
-  last = first + (num_examples - first) // batch_size * batch_size
-  inner = order[first:last]
-  group = tf.range(tf.size(inner)) // (num_batches * batch_size)
-  longest = tf.reduce_max(lengths)
-  # Sorted within groups of `num_batches` batches, which are then shuffled.
-  key = group * (longest + 1) + tf.gather(lengths, inner)
-  inner = tf.gather(inner, tf.argsort(key, stable=True))
-  seeds = tf.stack([tf.cast(seed, tf.int64), epoch])
-  batches = tf.random.experimental.stateless_shuffle(
-    tf.reshape(inner, [-1, batch_size]), tf.random.fold_in(seeds, 1)
-  )
-  return tf.concat(
-    [order[:first], tf.reshape(batches, [-1]), order[last:]], axis=0
-  )
 
 
 def trim_padding(

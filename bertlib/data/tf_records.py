@@ -19,7 +19,7 @@ class Feature(NamedTuple):
   is_float: bool = False  # float32; else int64 in files and int32 in tensors
   # Of a record without it, or a list of its values; None: required.
   default: float | list[float] | None = None
-  # Integers must be in [0, limit). Only `record_check` and the loss of
+  # Integers must be in [0, limit). Only `training_records` and the loss of
   # pretraining check it.
   limit: int | None = None
   # The last axis has a value per token: common padding may be removed.

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 from bertlib.cli.steps import Steps
-from bertlib.data import input_pipeline, tf_records
+from bertlib.data import tf_records, training_records
 from bertlib.io import files, result_files, text_files
 from bertlib.reporting import receipts, run_report
 from bertlib.settings.training import TrainingSettings
@@ -81,7 +81,7 @@ def _input_fn(run: Run, rows: Rows, name: str, examples, batch_size: int):
     encoded = runs.fill_last_batch(run, [*encoded], batch_size)
   tf_records.write_records(path, encoded, run.task.features)
   options = runs.input_options(run, is_training)
-  return input_pipeline.record_input_fn(path, run.task.features, **options)
+  return training_records.record_input_fn(path, run.task.features, **options)
 
 
 def _train(run: Run, data: Data, rows: Rows) -> None:

@@ -25,7 +25,7 @@ from bertlib.checkpoints import checkpoint_files
 from bertlib.cli.errors import InputError, user_error_message
 from bertlib.cli.terminal import on_stop_signals
 from bertlib.compat import estimator_api
-from bertlib.data import record_check, tf_records
+from bertlib.data import tf_records, training_records
 from bertlib.io.files import atomic_write
 
 # Exit statuses of a process stopped by a signal, as shells report them.
@@ -537,7 +537,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     path = os.path.join(self._model_dir, f"failed_step_{step}.npz")
     with atomic_write(path, "wb") as file:
       np.savez(file, **batch, **self._values)
-    bad_record = record_check.find_in_batch(batch, self._layout)
+    bad_record = training_records.find_in_batch(batch, self._layout)
     if bad_record:
       return InputError(bad_record)
     last = self._path(self._saved_step)

@@ -21,7 +21,7 @@ from bertlib.checkpoints import checkpoint_files, initialize, model_folder
 from bertlib.cli import steps, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
-from bertlib.data import record_check, tf_records
+from bertlib.data import tf_records, training_records
 from bertlib.export import eight_bits
 from bertlib.hardware import devices
 from bertlib.io import files, folder_lock, json_files, model_files, result_files
@@ -188,7 +188,7 @@ def train(
   num_train_steps: int,
   data: str,
   evaluate_fn: Evaluate | None = None,
-  find_bad_record: record_check.FindBadRecord | None = None,
+  find_bad_record: training_records.FindBadRecord | None = None,
   layout: tf_records.Layout | None = None,
   within: Any = None,
 ) -> None:
@@ -237,7 +237,7 @@ def train(
           layout=layout,
         )
       )
-    with record_check.report_bad_record(find_bad_record):
+    with training_records.report_bad_record(find_bad_record):
       train_and_evaluate(
         _estimator(run, model_fn, for_training=_training_config(run)),
         input_fn,
@@ -268,7 +268,7 @@ def train_on_records(
     step_plan.count_steps(run.flags, num_examples, run.task.unit),
     data or f"{num_examples} {run.task.unit}",
     evaluate_fn,
-    functools.partial(record_check.find, [path], run.task.features),
+    functools.partial(training_records.find, [path], run.task.features),
   )
 
 

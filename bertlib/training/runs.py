@@ -23,8 +23,8 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import (
-  input_pipeline,
   tf_records,
+  training_records,
 )
 from bertlib.hardware import devices
 from bertlib.hardware.devices import Devices
@@ -282,7 +282,7 @@ def input_fn_of(
 ):
   """The `input_fn` of a file of records; to predict, by their length."""
   by_length = run.flags.group_by_length or not is_training
-  return input_pipeline.record_input_fn(
+  return training_records.record_input_fn(
     path,
     layout or run.task.features,
     by_length=by_length and not run.on_tpu,

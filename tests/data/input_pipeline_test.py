@@ -13,7 +13,12 @@ from parametrize import parametrize
 from refused import assert_refused
 
 from bertlib.cli.errors import InputError
-from bertlib.data import input_pipeline, model_inputs, tf_records
+from bertlib.data import (
+  input_pipeline,
+  model_inputs,
+  tf_records,
+  training_records,
+)
 
 pytestmark = pytest.mark.graph
 RECORDS = [b"first", b"", b"the third of three"]
@@ -163,7 +168,7 @@ def test_a_file_without_records_is_refused(tmp_path):
 
 def shuffled(num_elements, num_taken, **arguments):
   """The first `num_taken` elements of an infinitely shuffled range."""
-  dataset = input_pipeline.shuffle_epochs(
+  dataset = training_records.shuffle_epochs(
     tf.data.Dataset.range(num_elements), num_elements, **arguments
   )
   return [int(element) for element in dataset.take(num_taken)]
@@ -223,7 +228,7 @@ def sorted_batches(tmp_path, is_shuffled, size, num_records=10, **options):
   path = write_sorted(tmp_path / "sorted", num_records)
   if is_shuffled:
     options |= {"num_records": num_records, "seed": 0}
-    batches = input_pipeline.shuffled_record_batches
+    batches = training_records.shuffled_record_batches
   else:
     options = {"drop_remainder": True} | options
     batches = input_pipeline.record_batches
@@ -239,7 +244,7 @@ def test_a_resumed_training_goes_on_with_the_batch_of_its_step(tmp_path):
   path = write_sorted(tmp_path / "sorted", 10)
 
   def masks(first_step, num_batches):
-    input_fn = input_pipeline.record_input_fn(
+    input_fn = training_records.record_input_fn(
       path, LAYOUT_20, True, True, seed=3, first_step=first_step
     )
     batches = input_fn({"batch_size": 4}).take(num_batches)
@@ -365,7 +370,7 @@ def test_rows_wait_for_those_of_their_block_only(uneven, block_size):
 
 
 def bucketed(uneven, num_batches):
-  batches = input_pipeline.shuffled_record_batches(
+  batches = training_records.shuffled_record_batches(
     uneven, LAYOUT_20, 8, True, 50, seed=3, by_length=True
   )
   return list(batches.take(num_batches))

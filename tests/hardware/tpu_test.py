@@ -25,7 +25,7 @@ from benchmarks.task_models import BATCH_SIZE, random_batch
 from bertlib.checkpoints import model_folder
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
-from bertlib.data import input_pipeline, tf_records
+from bertlib.data import input_pipeline, tf_records, training_records
 from bertlib.hardware import devices
 from bertlib.reporting import run_report
 from bertlib.settings import model_description
@@ -204,7 +204,7 @@ def test_a_tpu_could_compile_the_graph_of_tpu_estimator(two_cores, tmp_path):
   path = str(tmp_path / "train.tf_record")
   rows = (dict(zip(batch, values)) for values in zip(*batch.values()))
   tf_records.write_records(path, rows, layout)
-  input_fn = input_pipeline.record_input_fn(
+  input_fn = training_records.record_input_fn(
     path, layout, is_training=True, drop_remainder=True, trim=False, seed=1
   )
   estimator = estimator_of(tmp_path, two_cores, "--num_tpu_cores=2")

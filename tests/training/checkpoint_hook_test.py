@@ -27,7 +27,7 @@ import run_pretraining
 from bertlib.checkpoints import checkpoint_files
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
-from bertlib.data import input_pipeline, tf_records
+from bertlib.data import input_pipeline, tf_records, training_records
 from bertlib.tasks.pretraining import pretraining_instances, training_batches
 from bertlib.training import hooks
 
@@ -63,8 +63,8 @@ def streamed_batches(files, layout, batch_size, trim, *order, **more):
 @pytest.mark.graph
 @parametrize(
   "make",
-  input_pipeline.shuffled_record_batches,
-  functools.partial(input_pipeline.shuffled_record_batches, by_length=True),
+  training_records.shuffled_record_batches,
+  functools.partial(training_records.shuffled_record_batches, by_length=True),
   streamed_batches,
 )
 def test_traced_batch_is_that_of_its_step(numbered, make):
@@ -86,10 +86,10 @@ def test_traced_batch_is_that_of_its_step(numbered, make):
 @pytest.mark.graph
 def test_batch_is_recreated_from_its_step(numbered):
   files, _ = numbered
-  input_fn = input_pipeline.record_input_fn(
+  input_fn = training_records.record_input_fn(
     files[0], NUMBERED, True, True, seed=3, first_step=7
   )
-  straight = input_pipeline.shuffled_record_batches(
+  straight = training_records.shuffled_record_batches(
     files[0], NUMBERED, 2, False, 5, seed=3
   )
   for step, batch in enumerate(straight.take(6).as_numpy_iterator()):

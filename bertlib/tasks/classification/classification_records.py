@@ -14,7 +14,7 @@ from absl import logging
 
 import tokenization
 from bertlib.cli.errors import InputError, some_of
-from bertlib.data import input_pipeline, model_inputs, tf_records
+from bertlib.data import model_inputs, tf_records, training_records
 from bertlib.settings.common import TRUNCATE, LongTextSettings
 from bertlib.tasks.classification.classification import (
   Example,
@@ -264,10 +264,10 @@ def file_based_input_fn_builder(
   """Builds the `input_fn` of a TFRecord file with S = `seq_length`.
 
   `problem` None is classification. The other arguments and options are those of
-  `input_pipeline.record_input_fn`.
+  `training_records.record_input_fn`.
   """
   layout = record_layout(seq_length, problem)
-  return input_pipeline.record_input_fn(
+  return training_records.record_input_fn(
     input_file, layout, is_training, drop_remainder, **options
   )
 
@@ -302,7 +302,7 @@ def input_fn_builder(
   def input_fn(params):
     dataset = tf.data.Dataset.from_tensor_slices(arrays)
     if is_training:
-      dataset = input_pipeline.shuffle_epochs(dataset, len(records), seed)
+      dataset = training_records.shuffle_epochs(dataset, len(records), seed)
     return dataset.batch(params["batch_size"], drop_remainder=drop_remainder)
 
   return input_fn

@@ -13,11 +13,7 @@ from google.protobuf.message import DecodeError
 
 import modeling
 from bertlib.cli.errors import InputError
-from bertlib.data import (
-  example_checks,
-  record_check,
-  tf_records,
-)
+from bertlib.data import example_checks, tf_records, training_records
 from bertlib.io import files
 from bertlib.io.files import find_files, split_names
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
@@ -173,10 +169,10 @@ def count(settings: PretrainingSettings, data: Data) -> dict[str, int]:
 
 def bad_record_finder(
   run: Run, files: Sequence[str], max_records: int | None = None
-) -> record_check.FindBadRecord:
-  """Returns a function that searches files, see `record_check.find`."""
+) -> training_records.FindBadRecord:
+  """Returns a function that searches files, see `training_records.find`."""
   return functools.partial(
-    record_check.find, files, record_layout(run, files), max_records
+    training_records.find, files, record_layout(run, files), max_records
   )
 
 
@@ -304,7 +300,7 @@ def check_files(
 
   counts = dict(zip(paths, files.map_in_threads(count, paths)))
   packing = sequences_per_row(paths[0])
-  with record_check.finder(record_layout(run, paths)) as find_in:
+  with training_records.finder(record_layout(run, paths)) as find_in:
     for _ in files.map_in_threads(check, paths):
       pass
   return counts

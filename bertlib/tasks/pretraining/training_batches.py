@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.data import input_pipeline, tf_records
+from bertlib.data import input_pipeline, tf_records, training_records
 from bertlib.io import receipt_file
 from bertlib.tasks.pretraining import dynamic_masking, pretraining_instances
 from bertlib.tasks.pretraining.objectives import MLM_NSP, Objective
@@ -206,7 +206,7 @@ def input_fn_builder(
 
   Returns:
     A function of `params`, which has `batch_size`, and may have `shard` or
-    `traced_step`, see `input_pipeline.record_input_fn`.
+    `traced_step`, see `training_records.record_input_fn`.
   """
   del num_cpu_threads
   if not is_training:
@@ -304,7 +304,7 @@ def stream_epochs(
   blocks_done, done_in_block = divmod(done, block_size)
   read = tf.data.TFRecordDataset
   if with_source:
-    read = input_pipeline.records_with_source
+    read = training_records.records_with_source
 
   def read_epoch(epoch):
     # As in fine-tuning, the order is a function of seed and epoch.

@@ -13,7 +13,7 @@ from parametrize import parametrize
 import modeling
 import run_pretraining
 from bertlib.cli.errors import InputError
-from bertlib.data import record_check, tf_records
+from bertlib.data import tf_records, training_records
 from bertlib.tasks.pretraining import pretraining_inputs, training_batches
 
 pytestmark = pytest.mark.graph
@@ -43,11 +43,11 @@ def test_the_first_bad_record_of_many_is_found(tmp_path, number):
   is_bad = {"segment_ids": [7] * 4}
   records = {f"record_{n}": is_bad for n in (number, 2999)}
   bad = write(tmp_path / "bad", **records)
-  assert record_check.find([good], LAYOUT) is None
-  found = record_check.find([good, bad], LAYOUT)
+  assert training_records.find([good], LAYOUT) is None
+  found = training_records.find([good, bad], LAYOUT)
   assert f"{bad}: record {number} " in found
-  assert record_check.find([good, bad], LAYOUT, number) is None
-  assert record_check.find([good, bad], LAYOUT, number + 1) == found
+  assert training_records.find([good, bad], LAYOUT, number) is None
+  assert training_records.find([good, bad], LAYOUT, number + 1) == found
 
 
 @parametrize("name", "segment_ids", "masked_lm_weights")
@@ -55,9 +55,9 @@ def test_a_bad_record_is_found_in_a_batch(name):
   batch = {feature: np.array([value] * 3) for feature, value in ROW.items()}
   batch["record_file"] = np.array(["a", "b", "c"])
   batch["record_number"] = np.array([7, 8, 9])
-  assert record_check.find_in_batch(batch, LAYOUT) is None
+  assert training_records.find_in_batch(batch, LAYOUT) is None
   batch[name][1, 0] = 7 if name == "segment_ids" else np.inf
-  found = record_check.find_in_batch(batch, LAYOUT)
+  found = training_records.find_in_batch(batch, LAYOUT)
   assert found.startswith(f"b: record 8 (the first is 0): {name} has ")
 
 
@@ -65,7 +65,7 @@ def test_a_bad_record_is_found_in_a_batch(name):
 def test_other_errors_are_unchanged(find):
   with (
     pytest.raises(tf.errors.InvalidArgumentError),
-    record_check.report_bad_record(find),
+    training_records.report_bad_record(find),
   ):
     raise tf.errors.InvalidArgumentError(None, None, "of the model")
 
@@ -77,7 +77,7 @@ def test_an_error_is_logged_before_the_search(caplog):
 
   with (
     pytest.raises(InputError, match="a: record 1"),
-    record_check.report_bad_record(find),
+    training_records.report_bad_record(find),
   ):
     raise tf.errors.DataLossError(None, None, "of the file")
 
