@@ -420,26 +420,14 @@ def predict_logits(
   return logits
 
 
-def answer_finder(
-  run: Run,
-  data: squad_inputs.SquadData,
-  logits: np.ndarray,  # of `predict_logits`
-) -> squad_decoding.AnswerFinder:
-  """Finder of answers to the questions of --predict_file."""
-  return squad_decoding.AnswerFinder(
-    data.predict,
-    data.windows,
-    logits,
-    run.settings.model.do_lower_case,
-    run.tokenizer,
-  )
-
-
 def evaluate_checkpoint(
   run: Run, data: squad_inputs.SquadData, checkpoint: str | None
 ) -> dict[str, float]:
   """Metrics of a checkpoint on the questions of --predict_file."""
-  finder = answer_finder(run, data, predict_logits(run, data, checkpoint))
+  logits = predict_logits(run, data, checkpoint)
+  finder = squad_decoding.AnswerFinder(
+    data.predict, data.windows, logits, run.tokenizer
+  )
   return squad_decoding.evaluate_best(
     finder, data.questions, run.settings.answers
   )
@@ -459,9 +447,10 @@ def answer_questions(
   do_eval = run.flags.do_eval
   if has_negative and not do_eval:
     log_stored_threshold(run)
-  answers = squad_decoding.find_answers(
-    answer_finder(run, data, logits), settings
+  finder = squad_decoding.AnswerFinder(
+    data.predict, data.windows, logits, run.tokenizer
   )
+  answers = squad_decoding.find_answers(finder, settings)
   squad_decoding.write_answers(
     answers,
     run.path("predictions.json"),

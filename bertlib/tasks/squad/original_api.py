@@ -237,8 +237,7 @@ def finder_of(
     examples,
     _as_windows(features, vocab),
     logits,
-    do_lower_case,
-    tokenization.FullTokenizer(vocab),
+    tokenization.FullTokenizer(vocab, do_lower_case),
   )
 
 

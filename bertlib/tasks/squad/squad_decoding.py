@@ -168,7 +168,6 @@ class AnswerFinder:
     examples: Sequence[SquadExample],
     windows: Windows,
     logits: np.ndarray,
-    do_lower_case: bool,
     tokenizer: tokenization.Tokenizer,
     in_passages: bool = False,
   ):
@@ -180,7 +179,6 @@ class AnswerFinder:
     # S is the length of the longest window, or more.
     self.examples = examples
     self._windows = windows
-    self._do_lower_case = do_lower_case
     self._tokenizer = tokenizer
     self._is_in_passages = in_passages or not tokenizer.words_are_independent
     if self._is_in_passages:
@@ -259,7 +257,8 @@ class AnswerFinder:
     ids = self._windows.ids[span].tolist()
     tokens = self._tokenizer.convert_ids_to_tokens(ids)
     tok_text = self._tokenizer.text_of(tokens)
-    text = get_final_text(tok_text, orig_text, self._do_lower_case)
+    is_lower = self._tokenizer.basic_tokenizer.do_lower_case
+    text = get_final_text(tok_text, orig_text, is_lower)
     return NbestPrediction(text, prelim.start_logit, prelim.end_logit)
 
   def _in_passage(self, prelim: PrelimPrediction) -> NbestPrediction:
@@ -528,7 +527,6 @@ class AnswerPredictor(BatchPredictor):
     return AnswerFinder(
       *encoded,
       [stack_logits([output[kind] for output in outputs]) for kind in (0, 1)],
-      self.description["do_lower_case"],
       self.tokenizer,
       in_passages,
     )

@@ -219,7 +219,7 @@ def test_an_answer_has_the_characters_of_its_pieces(tokenizer, passage, seed):
   windows = [*original_api.iterate_features(columns, 12, tokenizer)]
   logits = rng.normal(size=[2, len(windows), 12])
   tokens, offsets = tokenizer.tokenize_with_offsets(passage)
-  finder = AnswerFinder(examples, columns, logits, True, tokenizer, True)
+  finder = AnswerFinder(examples, columns, logits, tokenizer, True)
   (prelims,) = finder.prelim_predictions(20, 30)
   for prelim in prelims:
     found = finder.with_text(prelim)
