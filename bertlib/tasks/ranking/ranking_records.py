@@ -27,6 +27,7 @@ class Group(NamedTuple):
   documents: Sequence[str]
   labels: Sequence[float]  # of each document; above 0 for a relevant one
   teacher_scores: Sequence[float] | None = None  # of each document
+  where: str = ""  # its file and first row, if it is of a table
 
 
 @dataclasses.dataclass
@@ -89,7 +90,8 @@ def open_groups(
     elif len({*group.labels}) == 1:
       problem = f"no negative. Mine some by {_MINING}, or give --loss=bce"
     if problem and loss != "bce":
-      raise InputError(f"{path}: the query {group.query!r} has {problem}")
+      where = group.where or path
+      raise InputError(f"{where}: the query {group.query!r} has {problem}")
     labels.update(group.labels)
     found.num_groups += 1
     found.num_documents = max(found.num_documents, len(group.documents))
@@ -124,9 +126,10 @@ def read_table(
   rows, example = text_groups.open_table(path, columns, max_score, text)
   known: dict[int, float] = {}  # labels of pairs, by their hash
   num_others, bad[:] = 0, []
-  for (query, *documents), score, label, scores in tables.read_examples(
-    rows, example, text.bad_rows == "skip", bad
-  ):
+  examples = tables.read_examples(
+    rows, lambda row: (row.where, example(row)), text.bad_rows == "skip", bad
+  )
+  for where, ((query, *documents), score, label, scores) in examples:
     labels = [1.0] + [0.0] * (len(documents) - 1)
     if label is not None or score is not None:
       labels = [float(label) if score is None else score]
@@ -134,7 +137,7 @@ def read_table(
       if known.setdefault(key, labels[0]) != labels[0]:
         num_others += 1
         continue
-    yield Group(query, documents, labels, scores)
+    yield Group(query, documents, labels, scores, where)
   if num_others:
     terminal.warn_once(
       f"{path}: {num_others} pairs have another label or score than an equal"
@@ -145,10 +148,11 @@ def read_table(
 def _by_query(groups: Iterable[Group]) -> Iterator[Group]:
   """Joins the groups of each query."""
   joined: dict[str, Group] = {}
-  for query, documents, labels, _ in groups:
-    found = joined.setdefault(query, Group(query, [], []))
-    found.documents.extend(documents)
-    found.labels.extend(labels)
+  for group in groups:
+    empty = group._replace(documents=[], labels=[])
+    found = joined.setdefault(group.query, empty)
+    found.documents.extend(group.documents)
+    found.labels.extend(group.labels)
   return iter(joined.values())
 
 

@@ -25,8 +25,8 @@ def read(path, loss, *columns, **flags):
     RankingSettings, train_file=str(path), text_columns=columns, **flags
   )
   found = ranking_records.open_groups(settings, loss, {})
-  groups = [*found]
-  assert [*found] == groups and len(found) == len(groups)
+  groups = [group._replace(where="") for group in found]
+  assert [*found] == [*found] and len(found) == len(groups)
   assert found.num_documents == max(len(g.documents) for g in groups)
   return groups
 
