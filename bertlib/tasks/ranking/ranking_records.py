@@ -95,6 +95,8 @@ def open_groups(
     labels.update(group.labels)
     found.num_groups += 1
     found.num_documents = max(found.num_documents, len(group.documents))
+  if not found.num_groups:
+    raise InputError(f"{path}: has no examples")
   if loss == "bce" and len(labels) == 1:
     raise InputError(
       f"{path}: all pairs have the label {labels.pop():g}, so that --loss=bce"
@@ -138,6 +140,8 @@ def read_table(
         num_others += 1
         continue
     yield Group(query, documents, labels, scores, where)
+  if bad:
+    terminal.warn_once(f"bad rows skipped: {len(bad)}, the first: {bad[0]}")
   if num_others:
     terminal.warn_once(
       f"{path}: {num_others} pairs have another label or score than an equal"
@@ -162,7 +166,10 @@ def _for_margins(groups: Iterable[Group]) -> Iterator[Group]:
     pairs = [*zip(group.documents, group.labels)]
     negatives = [document for document, label in pairs if not label]
     labels = [1.0] + [0.0] * len(negatives)
-    for positive in (document for document, label in pairs if label):
+    positives = [document for document, label in pairs if label]
+    if not positives:
+      yield group  # which is refused
+    for positive in positives:
       yield group._replace(documents=[positive, *negatives], labels=labels)
 
 
