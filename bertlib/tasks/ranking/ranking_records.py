@@ -110,7 +110,10 @@ def _judged_groups(found: beir.Retrieval, loss: str) -> Iterator[Group]:
   ids = itertools.chain.from_iterable(found.relevance.values())
   texts = found.texts_of(ids)
   for query, grades in found.relevance.items():
-    known = {texts[id_]: max(g, 0) for id_, g in grades.items() if id_ in texts}
+    known: dict[str, float] = {}
+    for id_, grade in grades.items():
+      if id_ in texts:  # of equal ones the highest grade counts
+        known[texts[id_]] = max(grade, known.get(texts[id_], 0))
     # Other losses have labels up to 1.
     labels = [float(g if loss == "listwise" else g > 0) for g in known.values()]
     yield Group(found.queries[query], [*known], labels)

@@ -93,7 +93,13 @@ def test_triples_without_a_header_are_lists(tmp_path):
 
 
 def test_negative_judgments_of_a_folder_are_negatives(tmp_path):
+  """The highest of equal texts counts: that of q0 has a copy."""
   tiny_reranker.write_beir(tmp_path / "beir")
+  copy = {"_id": "copy", "text": tiny_reranker.LISTS[0][1]}
+  with open(tmp_path / "beir" / "corpus.jsonl", "a") as file:
+    print(json.dumps(copy), file=file)
+  with open(tmp_path / "beir" / "qrels" / "train.tsv", "a") as file:
+    print("q0", "copy", "0", sep="\t", file=file)
   groups = read(tmp_path / "beir", "listwise")
   expected = [Group(q, [d, a], [1, 0]) for q, d, a, _ in tiny_reranker.LISTS]
   assert groups == expected
