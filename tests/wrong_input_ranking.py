@@ -79,10 +79,10 @@ _RUNS = [
   run_file("an unknown query", _LINE.replace("q0", "q9")),
   run_file("an unknown document", _LINE.replace("d0", "d9")),
   run_file("a document twice", _LINE * 2),
-  run_file("an empty run", ""),
+  run_file("an empty run", "\n"),
   run_file(
     "queries without a right document",
-    _LINE,
+    _LINE + "\n",
     logged="3 of 4 queries have no right document among their candidates",
   ),
   ranking(

@@ -14,7 +14,6 @@ from bertlib.cli.errors import InputError
 from bertlib.data import beir, example_checks, tables
 from bertlib.data.beir import Retrieval
 from bertlib.data.nearest_neighbors import Ranked
-from bertlib.io import text_files
 from bertlib.settings import model_description
 from bertlib.tasks.ranking import ranking_predictor, ranking_records
 from bertlib.tasks.ranking.ranking_records import Groups
@@ -165,7 +164,7 @@ def read_run(path: str, queries: Mapping[str, str]) -> dict[str, list[str]]:
   # Its columns: id of a query, Q0, id of a document, rank, score, name of the
   # run. As in trec_eval, the rank does not count, and scores are float32.
   scores: dict[str, dict[str, np.float32]] = {}
-  for number, line in enumerate(text_files.read_lines(path), start=1):
+  for number, line in enumerate(tables.read_lines(path, None), start=1):
     where, cells = f"{path}, line {number}", line.split()
     if len(cells) != 6:
       raise InputError(
@@ -184,8 +183,6 @@ def read_run(path: str, queries: Mapping[str, str]) -> dict[str, list[str]]:
       of_query[document] = np.float32(value)
       continue
     raise InputError(f"{where}: {problem}. {_FIX}")
-  if not scores:
-    raise InputError(f"{path}: is empty. {_FIX}")
   return {
     query: sorted(found, key=lambda id_: (found[id_], id_), reverse=True)
     for query, found in scores.items()
