@@ -101,6 +101,11 @@ class Search(NamedTuple):
     candidates = {query: candidates.get(query, ()) for query in queries}
     ids = itertools.chain.from_iterable(candidates.values())
     documents = self.retrieval.texts_of(ids)
+    if not any(candidates.values()):
+      raise InputError(
+        "--candidates: there are none for the queries of the folder. Use the"
+        " corpus, queries and candidates of one data set"
+      )
     lost = [
       query
       for query, grades in self.retrieval.relevance.items()

@@ -62,6 +62,11 @@ def search():
   return found.with_candidates({"q": ["d3", "d1", "d2"], "p": ["d0"]})
 
 
+def test_no_candidates_at_all_are_refused(search):
+  message = refusal(search.with_candidates, {"q": []})
+  assert message.startswith("--candidates: there are none for the queries")
+
+
 def test_equal_logits_keep_the_order_of_the_candidates(search):
   assert [*search.pairs()] == [
     ("who ?", "text 3"),
