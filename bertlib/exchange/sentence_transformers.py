@@ -135,7 +135,7 @@ def read(folder: str) -> SentenceModel | None:
 
 def read_cross_encoder(folder: str) -> CrossEncoder:
   """Reads a folder without sentence vectors, except for its encoder."""
-  path, encoder_dir, encoder, written = folder, folder, (), {}
+  path, encoder_dir, encoder, written, prompt = folder, folder, (), {}, ""
   # The package ignores its config without the list of modules.
   if os.path.exists(os.path.join(folder, _MODULES)):
     path = os.path.join(folder, _CONFIG)
@@ -143,12 +143,12 @@ def read_cross_encoder(folder: str) -> CrossEncoder:
     json_files.check_values(written, {"keep_in_fp32_modules": []}, path)
     encoder_dir = _module_paths(folder, _ORDER[:1])["Transformer"]
     encoder = _read_encoder(encoder_dir, _OF_CROSS_ENCODER)
+    prompts, default = _read_prompts(folder, False, _CROSS_ENCODER)
+    prompt = prompts.get(default, "")
   (config,) = read_files(encoder_dir, "config.json")
   mark, old_mark = map(config.get, MARKS)
   name = (mark or {}).get(_ACTIVATION) or old_mark
   activation = _read_activation(path, written.get(_ACTIVATION) or name)
-  prompts = written.get("prompts") or {}
-  prompt = prompts.get(written.get("default_prompt_name")) or ""
   return CrossEncoder(encoder_dir, activation, prompt, *encoder)
 
 
@@ -261,7 +261,7 @@ def _read_dense(
 
 
 def _read_prompts(
-  folder: str, is_normalized: bool
+  folder: str, is_normalized: bool, model_type: str = "SentenceTransformer"
 ) -> tuple[dict[str, str], str | None]:
   """Prompts by name, and the name of the default prompt."""
   path = os.path.join(folder, _CONFIG)
@@ -277,7 +277,7 @@ def _read_prompts(
       "similarity_fn_name?": (str, NULL),
     },
   )
-  json_files.check_values(config, {"model_type": "SentenceTransformer"}, path)
+  json_files.check_values(config, {"model_type": model_type}, path)
   similarity = config.get("similarity_fn_name") or "cosine"
   # Of normalized vectors, the dot product is the cosine.
   if similarity != "cosine" and not (similarity == "dot" and is_normalized):

@@ -105,6 +105,8 @@ def test_the_default_prompt_goes_there_and_back(tmp_path):
   (of_release_6(keep_in_fp32_modules=["0.model"]), 1, "keep_in_fp32_modules"),
   (of_release_6() | {"modules.json": [MODULE, DENSE]}, 1, "models.Dense. On"),
   (of_release_6(**QUERY), 3, "put 'search: ' before the first texts yours"),
+  (of_release_6(default_prompt_name="x"), 1, "is 'x', which is no prompt"),
+  (of_release_6(prompts=["x"]), 1, "prompts is a list, not an object"),
 )
 def test_another_computation_is_refused(files, num_labels, message, tmp_path):
   folder = write(tmp_path / "a", files, num_labels)
