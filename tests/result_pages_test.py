@@ -194,6 +194,14 @@ def test_a_row_of_the_readme_is_the_newest():
   assert "[0.10.0, AVX-512" in row and "run-2)" in row
 
 
+def test_the_same_command_on_another_machine_is_another_run():
+  other = dataclasses.replace(RESULT, instruction_sets="avx avx2")
+  page = performance.render([RESULT, other])
+  assert "[1.2, AVX2, 2 threads, 2001-02-03](#run-2)" in page.replace(
+    "\u00a0", " "
+  )
+
+
 # The table in README.md
 
 EPOCH = dataclasses.replace(

@@ -303,7 +303,8 @@ def _way(result: Result, side: str) -> str:
 
 def _run(result: Result) -> tuple:
   """Key of a run, the same for all of its results."""
-  return result.command, result.date, result.processor, result.threads
+  machine = result.processor, result.instruction_sets, result.threads
+  return result.command, result.date, result.versions["project"], *machine
 
 
 def _run_link(result: Result, runs: list[tuple], page: str = "") -> str:
