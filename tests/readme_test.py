@@ -261,6 +261,15 @@ def test_readme_makefile_and_package_name_the_same_oldest_python():
     assert set(re.findall(r"Python (3\.\d+)\s+or\s+newer", text)) == {oldest}
 
 
+def test_the_page_on_installation_has_every_optional_package():
+  package = (ROOT / "pyproject.toml").read_text()
+  extras = package.partition("[project.optional-dependencies]")[2]
+  names = re.findall(r"^(\w+) = \[", extras.partition("\n[")[0], re.M)
+  page = (ROOT / "docs/how_to/installation.md").read_text(encoding="utf-8")
+  table = page.partition("## Optional packages")[2].partition("\n## ")[0]
+  assert sorted(names) == sorted(re.findall(r"^\| `(\w+)`", table, re.M))
+
+
 def test_citation_changelog_and_package_have_the_same_version():
   package = (ROOT / "pyproject.toml").read_text()
   (version,) = re.findall(r'^version = "(.+)"$', package, re.M)
