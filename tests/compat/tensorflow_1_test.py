@@ -106,6 +106,15 @@ def test_a_script_trains_and_evaluates(tmp_path):
   assert result["eval_accuracy"] == 1
 
 
+def test_a_script_may_have_copies_of_the_libraries(tmp_path):
+  for name in ("modeling", "optimization", "tokenization"):
+    copy = "from bertlib import tensorflow_1 as tf\nFLAGS = tf.flags.FLAGS\n"
+    (tmp_path / f"{name}.py").write_text(copy)
+  code = "import tokenization, modeling, optimization; print(modeling.__file__)"
+  done = commands.run_code(code, cwd=tmp_path)
+  assert done.stdout == f"{tmp_path / 'modeling.py'}\n", done.stderr[-4000:]
+
+
 NAMES = """
 import importlib.machinery
 import sys
@@ -143,7 +152,10 @@ assert contrib_tpu is tf.contrib.tpu
 assert viterbi_decode is tf.contrib.crf.viterbi_decode
 assert jit.experimental_jit_scope and contrib_layers.layer_norm is not len
 assert contrib_layers.fully_connected is tf.contrib.slim.layer_norm is len
-assert tensorflow_hub.Module.__module__ == "bertlib.exchange.hub_module"
+try:
+  tensorflow_hub.Module("no_folder")
+except ValueError as error:
+  assert type(error).__module__ == "bertlib.cli.errors", error
 assert tf.compat.v1 is tf
 assert tf.compat.v1.estimator.tpu.TPUEstimator
 assert tf.compat.as_text(b"a") == "a"
