@@ -103,7 +103,7 @@ $(peers)/installed:
 	$(PYTHON) -m venv --clear --upgrade-deps $(peers)
 	$(peers)/bin/python -m pip install absl-py numpy torch==2.13.0 transformers \
 	  ctranslate2 fastembed nncf onnx onnxruntime onnxscript openvino \
-	  'sentence-transformers[train]'
+	  scikit-learn scipy 'sentence-transformers[train]' seqeval
 	touch $@
 
 # Apache Beam wants another NumPy than TensorFlow. Its command needs none, and

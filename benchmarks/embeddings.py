@@ -148,9 +148,9 @@ def ours(settings: Settings) -> Answers:
         **options,
       )
       path = os.path.join(output_dir, "eval_results.txt")
-      found = result_files.read_results(path).items()
+      answer |= result_files.read_results(path)
       shutil.rmtree(output_dir)
-      return answer | {n.removeprefix("eval_"): value for n, value in found}
+      return answer
 
     first = {"description": settings.precision}
     yield from passes(settings, command, settings.precision, first)
@@ -226,8 +226,9 @@ def run(*command: str, **options: Any) -> tuple[Answer, str]:
 
 
 def shown_metrics(answer: Mapping[str, Any]) -> dict[str, Any]:
-  """The metrics among the values of an answer."""
-  return {name: answer[name] for name in METRICS if name in answer}
+  """The metrics among the values of an answer, without their prefix."""
+  names = {f"eval_{name}": name for name in METRICS}
+  return {names[key]: answer[key] for key in names if key in answer}
 
 
 if __name__ == "__main__":

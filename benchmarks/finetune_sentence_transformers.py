@@ -47,13 +47,13 @@ LOSSES = {
 
 # Names of metrics in sentence-transformers and in run_embeddings.py.
 METRICS = {
-  "spearman_cosine": "spearman",
-  "pearson_cosine": "pearson",
-  "cosine_ndcg@10": "ndcg@10",
-  "cosine_mrr@10": "mrr@10",
-  "cosine_recall@10": "recall@10",
-  "ndcg@10": "ndcg@10",
-  "mrr@10": "mrr@10",
+  "spearman_cosine": "eval_spearman",
+  "pearson_cosine": "eval_pearson",
+  "cosine_ndcg@10": "eval_ndcg@10",
+  "cosine_mrr@10": "eval_mrr@10",
+  "cosine_recall@10": "eval_recall@10",
+  "ndcg@10": "eval_ndcg@10",
+  "mrr@10": "eval_mrr@10",
 }
 
 

@@ -18,7 +18,8 @@ longest window of the batch, and an answer may start in any window that has it,
 not only in the one with the most context.
 
 Runs on the CPU. Needs torch, transformers, scikit-learn, scipy and seqeval.
-Progress goes to standard error, one JSON line with metrics to standard output.
+Progress goes to standard error, one JSON line to standard output, with metrics
+by the names that they have here.
 """
 
 from __future__ import annotations
@@ -56,10 +57,8 @@ class Job(NamedTuple):
 
 def classification(tokenizer: Any) -> Job:
   """A classifier, or a regression."""
-  from scipy import stats
-  from sklearn import metrics
-
   from bertlib.tasks.classification.classification import PROCESSORS
+  from bertlib.tasks.classification.classification_report import METRICS
 
   processor = PROCESSORS[FLAGS.task.lower().replace("-", "")]()
   names = processor.get_labels()  # none: regression
@@ -74,13 +73,6 @@ def classification(tokenizer: Any) -> Job:
     FLAGS.model_dir, num_labels=len(names) or 1, dtype=torch.float32
   )
   collate = transformers.DataCollatorWithPadding(tokenizer)
-  metric_of = {
-    "accuracy": metrics.accuracy_score,
-    "f1": metrics.f1_score,
-    "matthews": metrics.matthews_corrcoef,
-    "pearson": lambda *pair: stats.pearsonr(*pair)[0],
-    "spearman": lambda *pair: stats.spearmanr(*pair)[0],
-  }
 
   def evaluate():
     batches = torch.utils.data.DataLoader(
@@ -89,7 +81,8 @@ def classification(tokenizer: Any) -> Job:
     predictions = predict(model, batches).numpy()
     labels = [row["label"] for row in dev_rows]
     return {
-      name: metric_of[name](labels, predictions) for name in processor.metrics
+      f"eval_{name}": METRICS[name](labels, predictions)
+      for name in processor.metrics
     }
 
   return Job(model, train_rows, len(train_rows), collate, evaluate)
@@ -116,9 +109,7 @@ def encode_examples(
 
 def entities(tokenizer: Any) -> Job:
   """A tagger: the first piece of a word carries its tag."""
-  from seqeval import metrics
-
-  from bertlib.tasks.ner import ner_files
+  from bertlib.tasks.ner import ner_files, ner_report
 
   train_set, dev_set = (
     ner_files.read_sentences(path, ner_files.Columns())
@@ -135,18 +126,13 @@ def entities(tokenizer: Any) -> Job:
   collate = transformers.DataCollatorForTokenClassification(tokenizer)
 
   def evaluate():
-    true_tags = [sentence.tags for sentence in dev_set]
     # Words of truncated sentences stay "O".
-    predicted = [["O"] * len(tags) for tags in true_tags]
+    predicted = [["O"] * len(sentence.tags) for sentence in dev_set]
     for tags, row in zip(predicted, dev_rows):
       label_ids = predict(model, [collate([row])])[0]
       for word, position in first_pieces(row).items():
         tags[word] = labels[int(label_ids[position])]
-    return {
-      "f1": metrics.f1_score(true_tags, predicted),
-      "precision_score": metrics.precision_score(true_tags, predicted),
-      "recall": metrics.recall_score(true_tags, predicted),
-    }
+    return ner_report.evaluate_tags(dev_set, [(t, ()) for t in predicted])
 
   return Job(model, train_rows, len(train_rows), collate, evaluate)
 
@@ -204,14 +190,11 @@ def questions(tokenizer: Any) -> Job:
     answers, odds = find_answers(dev_set, windows, model, collate)
     if not FLAGS.version_2_with_negative:
       found = squad_scores.evaluate_v1(dev_set, answers)
-      return {"exact_match": found["exact_match"], "f1": found["f1"]}
+      return {name: found[name] for name in ("exact_match", "f1")}
     found = squad_scores.evaluate_v2(
       dev_set, answers, odds, na_prob_thresh=0.0, answer_nothing=-math.inf
     )
-    return {
-      "best_exact_match": found["best_exact"],
-      "best_f1": found["best_f1"],
-    }
+    return {name: found[name] for name in ("best_exact", "best_f1")}
 
   rows = [window.inputs for window in train_windows]
   # An epoch is a pass over the questions, of which some have many windows.

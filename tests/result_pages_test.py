@@ -62,6 +62,7 @@ def page(tmp_path, monkeypatch):
     receipt = {
       "task": "MRPC",
       "model": "some-encoder",
+      "metrics": ["eval_accuracy"],
       "data": {},
       "ours": {"commands": ["python run.py --flag"], "runs": ours},
       "peer": {

@@ -175,7 +175,7 @@ def page() -> str:
   for task, receipt in kept.items():
     title, _ = TASKS[task]
     figures = published["tasks"].get(task, {})
-    for metric in _metrics(receipt):
+    for metric in receipt["metrics"]:
       figure = "–"
       if metric in figures:
         url = sources[figures["source"]]["url"]
@@ -202,7 +202,7 @@ def summary() -> str:
   for task in HEADLINES:
     title, _ = TASKS[task]
     receipt = found[task]
-    name, ours, other, *more = _cells(receipt, _metrics(receipt)[0])
+    name, ours, other, *more = _cells(receipt, receipt["metrics"][0])
     if receipt["peer"]["runs"]:
       other = f"{_library(receipt['peer'])}: {other}"
     versions.add(_version(receipt["ours"]["runs"][0]))
@@ -210,10 +210,6 @@ def summary() -> str:
   listed = ", ".join(sorted(versions, key=markdown.version_order))
   table = markdown.table(_HEADS, rows)
   return f"{table}\nEach row is of one version: {listed}.\n"
-
-
-def _metrics(receipt: Json) -> list[str]:
-  return list(receipt["ours"]["runs"][0]["metrics"])
 
 
 def _cells(receipt: Json, metric: str) -> list[str]:
@@ -284,7 +280,7 @@ def _equal_steps() -> str:
 def _details(task: str, receipt: Json) -> str:
   """Section of a task: commands, and the score of each training."""
   title, about = TASKS[task]
-  metrics = _metrics(receipt)
+  metrics = receipt["metrics"]
   rows, commands, facts = [], [], []
   for side in (receipt["ours"], receipt["peer"]):
     if not side["runs"]:
