@@ -19,13 +19,14 @@ import tempfile
 from collections.abc import Callable
 
 import numpy as np
-from scipy import stats
 
 from benchmarks import side_by_side
 from benchmarks.side_by_side import FLAGS
 from bertlib.data import tables
 from bertlib.export import OnnxModel
-from bertlib.tasks.ner import ner, ner_files
+from bertlib.tasks.classification.classification_report import METRICS
+from bertlib.tasks.embeddings import embedding_evaluation
+from bertlib.tasks.ner import ner_files, ner_report
 from bertlib.tasks.squad import squad_files, squad_scores
 from website import markdown
 
@@ -72,33 +73,24 @@ def evaluate_classifier(model: OnnxModel) -> Metrics:
   pairs, labels = read_pairs(*(STSB if is_regression else MRPC))
   predicted = [prediction.label for prediction in model.predict(pairs)]
   if is_regression:
-    return {"Pearson": stats.pearsonr(predicted, np.float64(labels))[0]}
-  return {"accuracy": np.mean([a == b for a, b in zip(labels, predicted)])}
+    return {"Pearson": METRICS["pearson"](np.float64(labels), predicted)}
+  return {"accuracy": METRICS["accuracy"](labels, predicted)}
 
 
 def evaluate_vectors(model: OnnxModel) -> Metrics:
   """Correlation of cosines of two vectors with the scores of STS-B."""
   pairs, labels = read_pairs(*STSB)
   first, second = (model.predict(list(texts)) for texts in zip(*pairs))
-  cosines = np.sum(np.multiply(first, second), axis=1)
-  return {"Spearman": stats.spearmanr(cosines, np.float64(labels))[0]}
+  cosines = embedding_evaluation.cosine_similarities(first, second)
+  found = embedding_evaluation.scored_pairs(cosines, np.float64(labels))
+  return {"Spearman": found["spearman"]}
 
 
 def evaluate_tagger(model: OnnxModel) -> Metrics:
-  """F1 of entities, whose boundaries are those of characters."""
+  """F1 of entities."""
   sentences = ner_files.read_sentences(FLAGS.file, ner_files.Columns())
-  predicted = model.predict([sentence.text for sentence in sentences])
-  num_right = num_found = 0
-  for sentence, row in zip(sentences, predicted):
-    offsets = sentence.offsets
-    gold = {
-      (entity.label, offsets[entity.start][0], offsets[entity.end - 1][1])
-      for entity in ner.tags_to_entities(sentence.tags)
-    }
-    found = {entity[:1] + entity[2:4] for entity in row}
-    num_right += len(gold & found)
-    num_found += len(gold) + len(found)
-  return {"F1": 2 * num_right / num_found}
+  (tagged,) = model.answer_blocks([sentences])
+  return {"F1": ner_report.evaluate_tags(sentences, [*tagged])["eval_f1"]}
 
 
 def evaluate_answers(model: OnnxModel) -> Metrics:
