@@ -3,7 +3,7 @@
 From texts to probabilities, answers or sentence vectors, including
 tokenization. The `Predictor` of this project in float32, bfloat16 and int8,
 and of its ONNX exports, beside transformers and sentence-transformers with
-PyTorch, ONNX Runtime, OpenVINO and CTranslate2.
+PyTorch, ONNX Runtime and OpenVINO.
 All have the same weights, and their outputs are compared before they are timed.
 
     python -m benchmarks.inference --minilm=DIR --glue_dir=glue \
@@ -37,14 +37,13 @@ FUNCTIONS = {
   inference_peers.sentence_transformers: _THREE,
   inference_peers.sentence_transformers_onnx: ("float32", "int8"),
   inference_peers.fastembed: ("float32", "int8"),
-  inference_peers.onnx_runtime: ("float32", "int8", "static_int8"),
+  inference_peers.onnx_runtime: ("float32", "int8"),
   inference_works.exported: (
     *(f"openvino_{precision}" for precision in _THREE),
     *("onnxruntime_float32", "onnxruntime_int8"),
   ),
   inference_peers.openvino: _THREE,
   inference_peers.openvino_as_they_come: ("int8",),
-  inference_peers.ctranslate2: _THREE,
 }
 MODELS = {"minilm": "MiniLM", "bert-base": "BERT-Base", "tiny": "a tiny model"}
 

@@ -1,7 +1,6 @@
 """Sides of `inference` that are other code.
 
-transformers, sentence-transformers, fastembed, ONNX Runtime, OpenVINO and
-CTranslate2.
+transformers, sentence-transformers, fastembed, ONNX Runtime and OpenVINO.
 
 Each is a function of the flags and of `model`, `task`, `precision` and
 `folder`, see `inference_works.make_model`. This module runs in the Python of
@@ -257,118 +256,34 @@ def openvino_as_they_come(settings: Settings) -> Answers:
   return openvino(settings)
 
 
-def ctranslate2(settings: Settings) -> Answers:
-  """The encoder in CTranslate2, and its head in PyTorch."""
-  import ctranslate2 as library
-  import numpy as np
-  import torch
-  import transformers
-
-  peer = load_peer(settings)
-  with tempfile.TemporaryDirectory() as folder:
-    source = in_folder(settings, "hugging_face")
-    encoder = transformers.BertModel.from_pretrained(source)
-    # Its converter wants an entry that transformers no longer has.
-    encoder.config.position_embedding_type = "absolute"
-    encoder.save_pretrained(folder)
-    load_tokenizer(settings).save_pretrained(folder)
-    converter = library.converters.TransformersConverter(folder)
-    converter.convert(os.path.join(folder, "converted"))
-    encoder = library.Encoder(
-      os.path.join(folder, "converted"),
-      compute_type=settings.precision,
-      intra_threads=settings.num_threads or 0,
-    )
-
-  @torch.inference_mode()
-  def run(batch):
-    mask = batch["attention_mask"]
-    ids, segments = (
-      [row[: mask[i].sum()].tolist() for i, row in enumerate(batch[name])]
-      for name in ("input_ids", "token_type_ids")
-    )
-    found = encoder.forward_batch(ids, token_type_ids=segments)
-    states, pooled = (
-      torch.from_numpy(np.array(value.to(library.DataType.float32)))
-      for value in (found.last_hidden_state, found.pooler_output)
-    )
-    if settings.task in ("labels", "scores"):
-      return [peer.classifier(pooled)]
-    if settings.task == "answers":
-      return list(peer.qa_outputs(states).unbind(-1))
-    if settings.task == "states":
-      return [states]
-    sums = (states * mask.unsqueeze(-1)).sum(1)
-    return [torch.nn.functional.normalize(sums)]
-
-  return serve(settings, settings.precision, peer_predictor(settings, run))
-
-
 def write_onnx_models(settings: Settings, folder: str) -> dict[str, str]:
   """Writes the models of which ONNX Runtime runs the fastest."""
-  import onnx
   from onnxruntime import quantization
   from onnxruntime.quantization.shape_inference import quant_pre_process
   from onnxruntime.transformers import optimizer
-  from onnxruntime.transformers.fusion_options import FusionOptions
 
   def path(name):
     return os.path.join(folder, name + ".onnx")
 
   config = write_plain_model(settings, path("plain"))
-
-  def optimize(name, fuses_attention):
-    options = FusionOptions("bert")
-    options.enable_attention = fuses_attention
-    optimizer.optimize_model(
-      path("plain"),
-      "bert",
-      config.num_attention_heads,
-      config.hidden_size,
-      options,
-      opt_level=0,
-    ).save_model_to_file(path(name))
-    quant_pre_process(
-      path(name), path(name), skip_optimization=True, auto_merge=True
-    )
-
-  if settings.precision != "static_int8":
-    optimize("fused", fuses_attention=True)
-    if settings.precision == "float32":
-      return {name: path(name) for name in ("plain", "fused")}
-    names = {"dynamic": "plain", "dynamic, fused": "fused"}
-    for name in names.values():
-      quantization.quantize_dynamic(
-        path(name), path(name + "-int8"), per_channel=True
-      )
-    return {variant: path(name + "-int8") for variant, name in names.items()}
-  # ONNX Runtime has no fused attention whose activations are static.
-  optimize("fused", fuses_attention=False)
-  graph = onnx.load(path("fused")).graph
-  weights = {weight.name for weight in graph.initializer}
-  products = [node for node in graph.node if node.op_type == "MatMul"]
-  feeds = calibration_feeds(settings)
-
-  class Reader(quantization.CalibrationDataReader):
-    """The calibration texts, one by one."""
-
-    def get_next(self):
-      return next(feeds, None)
-
-  quantization.quantize_static(
-    path("fused"),
-    path("static"),
-    Reader(),
-    op_types_to_quantize=["MatMul"],
-    # Those of two activations.
-    nodes_to_exclude=[
-      node.name for node in products if not weights.intersection(node.input)
-    ],
-    per_channel=True,
-    activation_type=quantization.QuantType.QUInt8,
-    weight_type=quantization.QuantType.QInt8,
+  optimizer.optimize_model(
+    path("plain"),
+    "bert",
+    config.num_attention_heads,
+    config.hidden_size,
+    opt_level=0,
+  ).save_model_to_file(path("fused"))
+  quant_pre_process(
+    path("fused"), path("fused"), skip_optimization=True, auto_merge=True
   )
-  return {"static, QDQ": path("static")}
+  if settings.precision == "float32":
+    return {name: path(name) for name in ("plain", "fused")}
+  names = {"dynamic": "plain", "dynamic, fused": "fused"}
+  for name in names.values():
+    quantization.quantize_dynamic(
+      path(name), path(name + "-int8"), per_channel=True
+    )
+  return {variant: path(name + "-int8") for variant, name in names.items()}
 
 
 def write_plain_model(settings: Settings, path: str) -> Any:

@@ -388,7 +388,6 @@ def versions() -> dict[str, str]:
     "datasets",
     "onnxruntime",
     "openvino",
-    "ctranslate2",
     "tokenizers",
   ):
     if name in sys.modules:

@@ -107,7 +107,6 @@ _OTHERS = {
   "onnx_runtime": ("ONNX Runtime", "onnxruntime"),
   "openvino": ("OpenVINO", "openvino"),
   "openvino_as_they_come": ("OpenVINO in unsorted batches", "openvino"),
-  "ctranslate2": ("CTranslate2", "ctranslate2"),
   "sentence transformers": ("sentence-transformers", "sentence-transformers"),
   "sentence_transformers": ("sentence-transformers", "sentence_transformers"),
   "fastembed": ("fastembed", "fastembed"),
