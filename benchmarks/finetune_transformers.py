@@ -35,7 +35,7 @@ import torch
 import transformers
 from absl import app
 
-from benchmarks import side_by_side
+from benchmarks import inference_peers, side_by_side
 from benchmarks.side_by_side import FLAGS
 from benchmarks.torch_optimizer import make_optimizer, make_schedule
 
@@ -168,7 +168,6 @@ class Window(NamedTuple):
 
   question: int  # its index
   inputs: dict[str, Any]  # in training with the answer; 0 if it is outside
-  first: int  # position of the paragraph's first token in the window
   offsets: np.ndarray  # int [tokens, 2], characters of each token
 
 
@@ -219,12 +218,12 @@ def make_windows(
     )
     for window in encoded.encodings:
       inputs = {"input_ids": window.ids, "token_type_ids": window.type_ids}
-      offsets = np.array(window.offsets[first:-1]).reshape(-1, 2)
+      offsets = np.array(window.offsets)
       if is_training:
-        span = answer_span(question, offsets)
+        span = answer_span(question, offsets[first:-1])
         begin, end = (first + token for token in span) if span else (0, 0)
         inputs |= {"start_positions": begin, "end_positions": end}
-      windows.append(Window(index, inputs, first, offsets))
+      windows.append(Window(index, inputs, offsets))
   return windows
 
 
@@ -240,25 +239,6 @@ def answer_span(question: Any, offsets: np.ndarray) -> tuple[int, int] | None:
   return (int(tokens[0]), int(tokens[-1])) if len(tokens) else None
 
 
-def best_span(
-  window: Window, logits: np.ndarray, n_best_size=20, max_answer_length=30
-) -> tuple[float, int, int]:
-  """Score of the best answer in a window, and its range of characters."""
-  starts, ends = np.argsort(-logits, axis=1, kind="stable")[:, :n_best_size]
-  scores = logits[0, starts, np.newaxis] + logits[1, ends]
-  lengths = ends - starts[:, np.newaxis] + 1
-  is_valid = (lengths > 0) & (lengths <= max_answer_length)
-  is_valid &= (starts >= window.first)[:, np.newaxis]
-  is_valid &= ends < window.first + len(window.offsets)
-  scores = np.where(is_valid, scores, -np.inf)
-  i, j = np.unravel_index(scores.argmax(), scores.shape)
-  if not is_valid[i, j]:
-    return -math.inf, 0, 0
-  begin = window.offsets[starts[i] - window.first, 0]
-  end = window.offsets[ends[j] - window.first, 1]
-  return float(scores[i, j]), int(begin), int(end)
-
-
 @torch.inference_mode()
 def find_answers(
   questions: Sequence[Any],
@@ -272,22 +252,25 @@ def find_answers(
   of the best answer.
   """
   model.eval()
-  lengths = [len(window.inputs["input_ids"]) for window in windows]
-  order = np.argsort(lengths, kind="stable")
+  encoded = {
+    name: [window.inputs[name] for window in windows]
+    for name in ("input_ids", "token_type_ids")
+  }
+  order = np.argsort([*map(len, encoded["input_ids"])], kind="stable")
   found: list[Any] = [None] * len(windows)  # best span, score of [CLS]
   for i in range(0, len(order), FLAGS.batch_size):
     rows = order[i : i + FLAGS.batch_size]
     output = model(**collate([windows[row].inputs for row in rows]))
-    logits = torch.stack([output.start_logits, output.end_logits], 1)
-    for row, values in zip(rows, logits.float().numpy()):
-      values = values[:, : lengths[row]]
-      found[row] = best_span(windows[row], values), float(values[:, 0].sum())
+    logits = output.start_logits.float(), output.end_logits.float()
+    spans = inference_peers.best_spans(encoded, rows, *logits)
+    for row, span, null_score in zip(rows, spans, sum(logits)[:, 0].tolist()):
+      found[row] = span, null_score
   best = [(-math.inf, 0, 0)] * len(questions)
   null = [math.inf] * len(questions)
-  for window, (span, null_score) in zip(windows, found):
+  for window, ((score, first, last), null_score) in zip(windows, found):
     index = window.question
-    if span[0] > best[index][0]:  # the earlier window wins a tie
-      best[index] = span
+    if score > best[index][0]:  # the earlier window wins a tie
+      best[index] = score, window.offsets[first, 0], window.offsets[last, 1]
     null[index] = min(null[index], null_score)
   answers, odds = {}, {}
   for question, (score, begin, end), null_score in zip(questions, best, null):
