@@ -2,10 +2,10 @@
 
 Each task is trained with several seeds: with this project, and with the same
 settings and precision by transformers or sentence-transformers. A receipt has
-the commands of both, the names of the metrics and the number of seeds, and of
-all trainings metrics, times, devices and versions, and hashes of the data. It
-is written after each training; those that it has are not repeated. Another
-folder of --receipts starts with the commands of the published ones.
+the task, the commands of both, the names of the metrics and the number of
+seeds, and of all trainings metrics, times, devices and versions, and hashes of
+the data. It is written after each training; those that it has are not repeated.
+Another folder of --receipts starts with the commands of the published ones.
 
     python -m benchmarks.fine_tuning --data_dir=DATA --model_dir=output/minilm \
         --hugging_face_dir=DIR_OF_THE_SAME_MODEL --tasks=MRPC,RTE

@@ -61,6 +61,8 @@ def page(tmp_path, monkeypatch):
     (tmp_path / "fine_tuning").mkdir()
     receipt = {
       "task": "MRPC",
+      "title": "MRPC",
+      "about": "Paraphrases",
       "model": "some-encoder",
       "metrics": ["eval_accuracy"],
       "data": {},

@@ -1,8 +1,9 @@
 """The page of fine-tuning results, generated from receipts.
 
 `benchmarks.fine_tuning` writes the receipts, `docs/results/fine_tuning/*.json`.
-Published figures of BERT-Base are in `docs/results/published.json`. The table
-of equal steps is that of `benchmarks.lockstep`, `docs/results/lockstep.jsonl`.
+Published figures of BERT-Base are in `docs/results/published.json`, which has
+the tasks in the order of the page. The table of equal steps is that of
+`benchmarks.lockstep`, `docs/results/lockstep.jsonl`.
 
     python -m website.fine_tuning
 
@@ -26,39 +27,6 @@ FOLDER = markdown.ROOT / "docs" / "results"
 PAGE = FOLDER / "fine_tuning.md"
 
 Json = Mapping[str, Any]
-
-# Heading and description of each task, in the order of the page.
-TASKS = {
-  "MRPC": ("MRPC", "paraphrases, dev set"),
-  "CoLA": ("CoLA", "acceptable sentences, dev set"),
-  "SST-2": ("SST-2", "sentiment, dev set, one epoch"),
-  "STS-B": ("STS-B", "similarity of sentences, dev set"),
-  "RTE": ("RTE", "entailment, dev set"),
-  "WNLI": ("WNLI", "Winograd schemas, dev set"),
-  "SQuAD-1.1": (
-    "SQuAD 1.1",
-    "part of the training set, 5,101 questions; the whole dev set",
-  ),
-  "SQuAD-2.0": (
-    "SQuAD 2.0",
-    "parts of the training set, 4,719 questions, and of the dev set, 1,407",
-  ),
-  "WNUT17": ("WNUT17", "entities in social media, test set"),
-  "NCBI-disease": ("NCBI disease", "disease names in abstracts, test set"),
-  "STS-B-embeddings": (
-    "STS-B, sentence embeddings",
-    "cosine of two vectors, dev set, one epoch",
-  ),
-  "SQuAD-reranking": (
-    "SQuAD, reranking",
-    "300 questions with their paragraph and the 29 that a search finds closest,"
-    " one epoch",
-  ),
-  "pretraining": (
-    "Pretraining",
-    "4 layers from random weights, four novels, held-out chapters",
-  ),
-}
 
 # Those of the table in README.md.
 HEADLINES = ("MRPC", "SQuAD-1.1", "NCBI-disease", "STS-B-embeddings")
@@ -145,6 +113,12 @@ MSRA.
 """
 
 
+def _published() -> Json:
+  """Published figures of BERT-Base, and their sources."""
+  text = (FOLDER / "published.json").read_text(encoding="utf-8")
+  return json.loads(text)
+
+
 def receipts() -> dict[str, Json]:
   """The receipts by task, in the order of the page.
 
@@ -157,7 +131,7 @@ def receipts() -> dict[str, Json]:
     newest = max(map(_version, ours["runs"]), key=markdown.version_order)
     ours["runs"] = [run for run in ours["runs"] if _version(run) == newest]
     found[path.stem] = receipt
-  return {task: found[task] for task in TASKS if task in found}
+  return {task: found[task] for task in _published()["tasks"]}
 
 
 def _version(run: Json) -> str:
@@ -166,15 +140,11 @@ def _version(run: Json) -> str:
 
 def page() -> str:
   """The page."""
-  kept = receipts()
-  published = json.loads(
-    (FOLDER / "published.json").read_text(encoding="utf-8")
-  )
+  kept, published = receipts(), _published()
   sources = published["sources"]
   rows = []
   for task, receipt in kept.items():
-    title, _ = TASKS[task]
-    figures = published["tasks"].get(task, {})
+    title, figures = receipt["title"], published["tasks"][task]
     for metric in receipt["metrics"]:
       figure = "–"
       if metric in figures:
@@ -189,7 +159,7 @@ def page() -> str:
     + markdown.table([*_HEADS, "BERT-Base, not run here"], rows),
     "Published figures are those of:\n\n" + "".join(listed),
     _equal_steps(),
-    *(_details(task, receipt) for task, receipt in kept.items()),
+    *map(_details, kept.values()),
     _FORMAT_CHECKS,
   ]
   return "\n".join(parts)
@@ -200,13 +170,12 @@ def summary() -> str:
   rows, versions = [], set()
   found = receipts()
   for task in HEADLINES:
-    title, _ = TASKS[task]
     receipt = found[task]
     name, ours, other, *more = _cells(receipt, receipt["metrics"][0])
     if receipt["peer"]["runs"]:
       other = f"{_library(receipt['peer'])}: {other}"
     versions.add(_version(receipt["ours"]["runs"][0]))
-    rows.append([title, name, ours, other, *more])
+    rows.append([receipt["title"], name, ours, other, *more])
   listed = ", ".join(sorted(versions, key=markdown.version_order))
   table = markdown.table(_HEADS, rows)
   return f"{table}\nEach row is of one version: {listed}.\n"
@@ -277,9 +246,8 @@ def _equal_steps() -> str:
   )
 
 
-def _details(task: str, receipt: Json) -> str:
+def _details(receipt: Json) -> str:
   """Section of a task: commands, and the score of each training."""
-  title, about = TASKS[task]
   metrics = receipt["metrics"]
   rows, commands, facts = [], [], []
   for side in (receipt["ours"], receipt["peer"]):
@@ -298,11 +266,11 @@ def _details(task: str, receipt: Json) -> str:
   table = markdown.table(heads, rows)
   commands = "\n".join(commands)
   return (
-    f"## {title}\n\n"
-    f"{about[0].upper()}{about[1:]}.\n\n{table}\n"
+    f"## {receipt['title']}\n\n"
+    f"{receipt['about']}.\n\n{table}\n"
     f"{_added_seeds(receipt, metrics[0])}"
     f"```shell\n{commands}\n```\n\n"
-    f"{''.join(facts)}- [Receipt](fine_tuning/{task}.json)\n"
+    f"{''.join(facts)}- [Receipt](fine_tuning/{receipt['task']}.json)\n"
   )
 
 
