@@ -14,6 +14,7 @@ import run_pretraining_test
 import tensorflow.compat.v1 as tf
 import tiny_model
 import tiny_pretraining
+from parametrize import parametrize
 from safetensors.numpy import load_file
 
 import modeling
@@ -85,17 +86,15 @@ def test_lines_are_appended_and_read_as_they_were(tmp_path):
   assert results.read(path) == [first, second]
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "words,shown",
-  [
-    (["--glue_dir=/home/me/glue"], " --glue_dir=glue"),
-    (["--glue_dir=glue/MRPC/"], " --glue_dir=MRPC/"),
-    (["--files=/a/b.txt,../c/d.txt"], " --files=b.txt,d.txt"),
-    (["--vocab", "/home/me/vocab.txt"], " --vocab vocab.txt"),
-    (["--passes=3", "--json_file=/a/b.jsonl", "--x"], " --passes=3 --x"),
-    (["--json_file", "/a/b.jsonl"], ""),
-    (["--launcher=taskset -c 0"], " '--launcher=taskset -c 0'"),
-  ],
+  (["--glue_dir=/home/me/glue"], " --glue_dir=glue"),
+  (["--glue_dir=glue/MRPC/"], " --glue_dir=MRPC/"),
+  (["--files=/a/b.txt,../c/d.txt"], " --files=b.txt,d.txt"),
+  (["--vocab", "/home/me/vocab.txt"], " --vocab vocab.txt"),
+  (["--passes=3", "--json_file=/a/b.jsonl", "--x"], " --passes=3 --x"),
+  (["--json_file", "/a/b.jsonl"], ""),
+  (["--launcher=taskset -c 0"], " '--launcher=taskset -c 0'"),
 )
 def test_commands_have_no_folders(words, shown, monkeypatch):
   monkeypatch.setattr(results.os, "environ", {"HOME": "/home/me"})
@@ -136,7 +135,7 @@ def published():
   )
 
 
-@pytest.mark.parametrize("num_layers", [0, 1])
+@parametrize("num_layers", 0, 1)
 def test_only_the_upper_layers_become_random(published, tmp_path, num_layers):
   embeddings.reinitialize(published, str(tmp_path / "a"), num_layers)
   embeddings.reinitialize(published, str(tmp_path / "b"), num_layers)
@@ -199,15 +198,13 @@ TOY = SimpleNamespace(toy=True, **gpu_checks.TOY)
 
 
 @pytest.mark.train
-@pytest.mark.parametrize(
+@parametrize(
   "check",
-  [
-    gpu_checks.cpu_numbers,
-    gpu_checks.xla,
-    gpu_checks.unpadding,
-    gpu_checks.defaults,
-    gpu_checks.float16_run,
-  ],
+  gpu_checks.cpu_numbers,
+  gpu_checks.xla,
+  gpu_checks.unpadding,
+  gpu_checks.defaults,
+  gpu_checks.float16_run,
 )
 def test_check_passes_at_toy_size(check):
   answer = next(check(TOY))
@@ -267,7 +264,7 @@ def test_ratios_are_to_each_peer_at_its_best():
   assert pairs == [("batches", "predictor-float32", "transformers-int8")]
 
 
-@pytest.mark.parametrize("batch_size", [2, None])
+@parametrize("batch_size", 2, None)
 def test_batches_are_sorted_and_outputs_are_in_order(batch_size, monkeypatch):
   monkeypatch.setattr(inference_works, "_TOKENS_PER_BATCH", 18)
   batches = []
@@ -377,7 +374,7 @@ def settings(**changed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@parametrize("precision", "float32", "bfloat16")
 def test_a_step_of_a_small_model_is_timed(precision):
   side = training_step.ours(
     settings(precision=precision, xla="on", seq_length=8, steps=1)
@@ -387,7 +384,7 @@ def test_a_step_of_a_small_model_is_timed(precision):
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("side", ["packed static", "unpadded"])
+@parametrize("side", "packed static", "unpadded")
 def test_epochs_of_packed_rows_are_timed(side):
   sizes = {"seq_length": 16, "sequences": 9}
   answers = packing.epochs(

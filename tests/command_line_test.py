@@ -7,6 +7,7 @@ import threading
 import commands
 import pytest
 from absl import flags
+from parametrize import parametrize
 from refused import refusal
 from settings_test import SETTINGS
 
@@ -48,16 +49,14 @@ def refused(settings, *arguments):
 # Words that are no flags
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "arguments",
-  [
-    ["--do_train", "true", "--seed=1"],
-    ["--seed=1", "–do_train"],
-    ["--seed=1", ""],
-    ["--seed=1", "-"],
-    ["--seed=1", "--", "--do_train"],
-    ["--undefok=x", "--x", "3", "--seed=1"],
-  ],
+  ["--do_train", "true", "--seed=1"],
+  ["--seed=1", "–do_train"],
+  ["--seed=1", ""],
+  ["--seed=1", "-"],
+  ["--seed=1", "--", "--do_train"],
+  ["--undefok=x", "--x", "3", "--seed=1"],
 )
 def test_a_word_that_is_no_flag_is_refused(arguments):
   message = refused(CLASSIFIER, *arguments)
@@ -118,41 +117,39 @@ HERE = "unknown flag. Here it is "
 BEGINS = "removed. The warm-up begins at the first step and takes "
 
 
-@pytest.mark.parametrize(
-  ("settings", "flag", "fix"),
-  [
-    (CLASSIFIER, "bert_model", HERE + "--init_checkpoint"),
-    (CLASSIFIER, "model-name-or-path", HERE + "--init_checkpoint"),
-    (CLASSIFIER, "warmup_steps", HERE + "--warmup_proportion, "),
-    (PRETRAINING, "warmup_steps", HERE + "--num_warmup_steps"),
-    (PRETRAINING, "max_steps", HERE + "--num_train_steps"),
-    (CLASSIFIER, "no_cuda", HERE + "CUDA_VISIBLE_DEVICES=-1 in"),
-    (CONVERSION, "tf_checkpoint_path", HERE + "--input"),
-    (CLASSIFIER, "learning_rat", "unknown flag. Did you mean: learning_rate?"),
-    (PRETRAINING, "phases", "removed. Run one command per phase"),
-    (PRETRAINING, "train_batch_size_end", "removed. Batches have one size"),
-    (PRETRAINING, "batch-size-warmup-steps", "removed. Batches have one size"),
-    (PRETRAINING, "start_warmup_step", BEGINS + "--num_warmup_steps"),
-    (CLASSIFIER, "start_warmup_step", BEGINS + "--warmup_proportion"),
-    (CLASSIFIER, "schedule_power", "removed. --schedule=polynomial is linear"),
-    (CLASSIFIER, "rerun", "removed. --flagfile=OLD/run.flags --output_dir=NEW"),
-    (
-      BeamDataSettings,
-      "rerun",
-      "removed. Give the flags of OUTPUT.run.json again",
-    ),
-    (CLASSIFIER, "target_metric", "removed. --eval_steps writes the metrics"),
-    (CLASSIFIER, "target_value", "removed. --eval_steps writes the metrics"),
-    (export.ExportSettings, "null_score_diff_threshold", "removed. An export"),
-    (CONVERSION, "text_file", "removed. examples/compare_with_transformers.py"),
-    (CONVERSION, "tolerance", "removed. --compare prints the largest"),
-    (CONVERSION, "max_seq_length", "removed. Leave it out; --compare"),
-    (CONVERSION, "encoding-errors", "removed. Leave it out; --compare"),
-    (CLASSIFIER, "encoding_errors", "removed. Convert the file first: iconv"),
-    (CLASSIFIER, "adam_beta1", HERE + "StepOptions.beta_1 in Python"),
-    (CLASSIFIER, "logging_steps", HERE + "not needed: the log has a line"),
-    (SQUAD_METRICS, "max_seq_length", "unknown flag. --helpfull"),
-  ],
+@parametrize(
+  "settings, flag, fix",
+  (CLASSIFIER, "bert_model", HERE + "--init_checkpoint"),
+  (CLASSIFIER, "model-name-or-path", HERE + "--init_checkpoint"),
+  (CLASSIFIER, "warmup_steps", HERE + "--warmup_proportion, "),
+  (PRETRAINING, "warmup_steps", HERE + "--num_warmup_steps"),
+  (PRETRAINING, "max_steps", HERE + "--num_train_steps"),
+  (CLASSIFIER, "no_cuda", HERE + "CUDA_VISIBLE_DEVICES=-1 in"),
+  (CONVERSION, "tf_checkpoint_path", HERE + "--input"),
+  (CLASSIFIER, "learning_rat", "unknown flag. Did you mean: learning_rate?"),
+  (PRETRAINING, "phases", "removed. Run one command per phase"),
+  (PRETRAINING, "train_batch_size_end", "removed. Batches have one size"),
+  (PRETRAINING, "batch-size-warmup-steps", "removed. Batches have one size"),
+  (PRETRAINING, "start_warmup_step", BEGINS + "--num_warmup_steps"),
+  (CLASSIFIER, "start_warmup_step", BEGINS + "--warmup_proportion"),
+  (CLASSIFIER, "schedule_power", "removed. --schedule=polynomial is linear"),
+  (CLASSIFIER, "rerun", "removed. --flagfile=OLD/run.flags --output_dir=NEW"),
+  (
+    BeamDataSettings,
+    "rerun",
+    "removed. Give the flags of OUTPUT.run.json again",
+  ),
+  (CLASSIFIER, "target_metric", "removed. --eval_steps writes the metrics"),
+  (CLASSIFIER, "target_value", "removed. --eval_steps writes the metrics"),
+  (export.ExportSettings, "null_score_diff_threshold", "removed. An export"),
+  (CONVERSION, "text_file", "removed. examples/compare_with_transformers.py"),
+  (CONVERSION, "tolerance", "removed. --compare prints the largest"),
+  (CONVERSION, "max_seq_length", "removed. Leave it out; --compare"),
+  (CONVERSION, "encoding-errors", "removed. Leave it out; --compare"),
+  (CLASSIFIER, "encoding_errors", "removed. Convert the file first: iconv"),
+  (CLASSIFIER, "adam_beta1", HERE + "StepOptions.beta_1 in Python"),
+  (CLASSIFIER, "logging_steps", HERE + "not needed: the log has a line"),
+  (SQUAD_METRICS, "max_seq_length", "unknown flag. --helpfull"),
 )
 @pytest.mark.parametrize("separator", "= ")
 def test_unknown_flags_have_a_counterpart_or_suggestions(
@@ -183,13 +180,11 @@ def test_counterparts_are_flags_of_commands():
       assert command_line.flags_in(fix) <= known, name
 
 
-@pytest.mark.parametrize(
-  ("arguments", "message"),
-  [
-    (["--nodo_train=true"], "--nodo_train=true does not take an argument"),
-    (["--output_dir"], "Missing value for flag --output_dir"),
-    (["--flagfile"], "--flagfile with no argument"),
-  ],
+@parametrize(
+  "arguments, message",
+  (["--nodo_train=true"], "--nodo_train=true does not take an argument"),
+  (["--output_dir"], "Missing value for flag --output_dir"),
+  (["--flagfile"], "--flagfile with no argument"),
 )
 def test_other_errors_of_absl_are_one_line(arguments, message):
   assert refused(training.TrainingSettings, *arguments).startswith(message)
@@ -198,18 +193,16 @@ def test_other_errors_of_absl_are_one_line(arguments, message):
 # Flag files
 
 
-@pytest.mark.parametrize(
-  ("content", "message"),
-  [
-    (None, "{path}: No such file or directory. "),
-    (..., "{path}: Is a directory. "),
-    (b"\x00\xff\x7fELF", "{path}: not UTF-8 text. "),
-    ("--output_dir=Größe".encode("latin-1"), "{path}: not UTF-8 text. "),
-    ("--do_train".encode("utf-16"), "{path}: not UTF-8 text. "),
-    (b"--seed 1", "--seed 1: unknown flag. Did you mean: seed"),
-    (b"do_train=true\n", "'do_train=true': not a flag. "),
-    (b"--flagfile=/missing", "--flagfile=/missing: No such file"),
-  ],
+@parametrize(
+  "content, message",
+  (None, "{path}: No such file or directory. "),
+  (..., "{path}: Is a directory. "),
+  (b"\x00\xff\x7fELF", "{path}: not UTF-8 text. "),
+  ("--output_dir=Größe".encode("latin-1"), "{path}: not UTF-8 text. "),
+  ("--do_train".encode("utf-16"), "{path}: not UTF-8 text. "),
+  (b"--seed 1", "--seed 1: unknown flag. Did you mean: seed"),
+  (b"do_train=true\n", "'do_train=true': not a flag. "),
+  (b"--flagfile=/missing", "--flagfile=/missing: No such file"),
 )
 def test_flag_files_that_cannot_be_used_are_refused(tmp_path, content, message):
   path = tmp_path / "a.flags"

@@ -16,6 +16,7 @@ import pytest
 import reference_data
 import run_outputs
 from absl.testing import flagsaver
+from parametrize import parametrize
 from pretraining_corpus import Corpus, read_file
 
 import create_pretraining_data
@@ -49,19 +50,17 @@ def assert_golden(paths, run):
 
 
 @pytest.mark.graph
-@pytest.mark.parametrize(
+@parametrize(
   "name",
-  [
-    "readme",
-    "short",
-    "cased_two_in_three_out",
-    "edge",
-    "one_document",
-    pytest.param("chinese", marks=pytest.mark.needs_data),
-    "later_whole_word",
-    "later_whole_word_edge",
-    "later_plain",
-  ],
+  "readme",
+  "short",
+  "cased_two_in_three_out",
+  "edge",
+  "one_document",
+  pytest.param("chinese", marks=pytest.mark.needs_data),
+  "later_whole_word",
+  "later_whole_word_edge",
+  "later_plain",
 )
 def test_records_equal_the_reference(name, tmp_path):
   run, recipe, inputs, outputs = golden_run(name, tmp_path)
@@ -76,9 +75,7 @@ def test_records_equal_the_reference(name, tmp_path):
 
 
 @pytest.mark.graph
-@pytest.mark.parametrize(
-  "name", ["cased_two_in_three_out", "later_whole_word_edge"]
-)
+@parametrize("name", "cased_two_in_three_out", "later_whole_word_edge")
 def test_instances_written_by_a_caller_equal_the_reference(name, tmp_path):
   run, recipe, inputs, outputs = golden_run(name, tmp_path)
   tokenizer = tokenization.FullTokenizer(
@@ -161,7 +158,7 @@ def compressed(text_file):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("num_workers", [0, 1])
+@parametrize("num_workers", 0, 1)
 def test_gzip_text_gives_the_same_records(
   tmp_path, flags, compressed, num_workers
 ):
@@ -198,19 +195,17 @@ def test_split_sentences_names_the_missing_package(monkeypatch, flags):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-  ("changed", "message"),
-  [
-    ({"input_file": "{}/empty"}, "there is no text in it"),
-    ({"input_file": "{}/gone*"}, "{}/gone*: no such file"),
-    ({"input_file": "{}/empty", "num_workers": 1}, "0 documents are too few"),
-    ({"input_file": "{}/cut.gz", "num_workers": 1}, "{}/cut.gz: "),
-    ({"vocab_file": "{}/gone"}, "{}/gone: cannot be read; name a vocab.txt"),
-    ({"output_file": "{0}/a,{0}/./a"}, "--output_file: names a file twice"),
-    ({"output_file": "{0}/a,{0}/b", "num_shards": 2}, "one --output_file"),
-    ({"num_workers": 1, "num_shards": 21}, "20 documents are too few for 21"),
-    ({"mask_split": "80,20"}, "--mask_split=80,20: not three parts"),
-  ],
+@parametrize(
+  "changed, message",
+  ({"input_file": "{}/empty"}, "there is no text in it"),
+  ({"input_file": "{}/gone*"}, "{}/gone*: no such file"),
+  ({"input_file": "{}/empty", "num_workers": 1}, "0 documents are too few"),
+  ({"input_file": "{}/cut.gz", "num_workers": 1}, "{}/cut.gz: "),
+  ({"vocab_file": "{}/gone"}, "{}/gone: cannot be read; name a vocab.txt"),
+  ({"output_file": "{0}/a,{0}/./a"}, "--output_file: names a file twice"),
+  ({"output_file": "{0}/a,{0}/b", "num_shards": 2}, "one --output_file"),
+  ({"num_workers": 1, "num_shards": 21}, "20 documents are too few for 21"),
+  ({"mask_split": "80,20"}, "--mask_split=80,20: not three parts"),
   ids=str,
 )
 def test_bad_input_prints_one_line(
@@ -259,7 +254,7 @@ def test_shards_of_one_name_are_written_by_one_run(tmp_path, flags):
     main(*flags(num_shards=500))
 
 
-@pytest.mark.parametrize("do_lower_case", [False, True])
+@parametrize("do_lower_case", False, True)
 def test_vocabulary_of_the_other_casing_logs_a_warning(do_lower_case, caplog):
   vocab_file = reference_data.vocab("uncased")
   create_pretraining_data.load_tokenizer(

@@ -16,6 +16,7 @@ import pytest
 import run_outputs
 import tensorflow as tf
 import tiny_model
+from parametrize import parametrize
 
 import tokenization
 from bertlib.cli.errors import InputError
@@ -266,13 +267,11 @@ def features(*values):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-  ("lines", "largest"),
-  [
-    ([[[1, 2], [3, 4]], [[1, 2.5], [3, 4]]], 0.5),
-    ([[[1, 2.25], [3, 4]], [[1, 2], [3, 4]]], 0.25),
-    ([[[1, 2], [3, None]], [[1, 2], [3, 4]]], np.nan),
-  ],
+@parametrize(
+  "lines, largest",
+  ([[[1, 2], [3, 4]], [[1, 2.5], [3, 4]]], 0.5),
+  ([[[1, 2.25], [3, 4]], [[1, 2], [3, 4]]], 0.25),
+  ([[[1, 2], [3, None]], [[1, 2], [3, 4]]], np.nan),
 )
 def test_the_largest_difference_of_a_layer_is_that_of_all_lines(lines, largest):
   states = {-1: np.float32([[1, 2], [3, 4]])}
@@ -283,7 +282,7 @@ def test_the_largest_difference_of_a_layer_is_that_of_all_lines(lines, largest):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("states", [{-1: np.zeros([2, 3])}, {-2: np.ones(1)}])
+@parametrize("states", {-1: np.zeros([2, 3])}, {-2: np.ones(1)})
 def test_layers_of_another_model_are_refused(states):
   lines = [(7, features([1, 2], [3, 4]))]
   with pytest.raises(InputError, match=r"line 7: layer -1 has shape \(2, 2\)"):
@@ -291,9 +290,7 @@ def test_layers_of_another_model_are_refused(states):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-  ("value", "status"), [(1, 0), (1.00005, 0), (1.001, 1), (None, 1)]
-)
+@parametrize("value, status", (1, 0), (1.00005, 0), (1.001, 1), (None, 1))
 def test_a_difference_is_the_status_of_the_command(
   value, status, tmp_path, monkeypatch
 ):

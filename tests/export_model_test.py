@@ -16,6 +16,7 @@ import pytest
 import run_outputs
 import signatures_test
 import tensorflow as tf
+from parametrize import parametrize
 from signatures_test import CONFIG, MODELS, TEXTS, assert_equal, call
 from tensorflow.core.protobuf import saved_model_pb2
 
@@ -79,12 +80,10 @@ def loaded(exported):
   return tf.saved_model.load(str(exported))
 
 
-@pytest.mark.parametrize(
-  ("flags", "load"),
-  [
-    ([], exported_model.ExportedModel),
-    (["--format=onnx"], OnnxModel),
-  ],
+@parametrize(
+  "flags, load",
+  ([], exported_model.ExportedModel),
+  (["--format=onnx"], OnnxModel),
   ids=["saved model", "onnx"],
 )
 def test_unused_weights_need_not_be_there(export, tmp_path, flags, load):
@@ -301,7 +300,7 @@ def test_a_lite_model_takes_batches_of_choices(export, tmp_path):
     assert abs(run(**rows)["probabilities"] - expected).max() < 0.05
 
 
-@pytest.mark.parametrize("pooling", ["mean", "max"])
+@parametrize("pooling", "mean", "max")
 def test_a_lite_model_encodes_sentences(export, tmp_path, pooling):
   embedding = {"pooling": pooling, "normalize": True}
   model_dir = signatures_test.make_model(
@@ -457,20 +456,18 @@ def refuse(main, tmp_path):
   return refuse
 
 
-@pytest.mark.parametrize(
-  ("flags", "message"),
-  [
-    ([], "name --model_dir"),
-    (["--model_dir={empty}"], "{empty}: holds no trained model"),
-    (
-      ["--model_dir={model}", "--seq_length=41"],
-      "=41 is not between 3 and the model's max_position_embeddings",
-    ),
-    (
-      ["--model_dir={model}", "--bert_config_file={empty}/other.json"],
-      "word_embeddings has shape",
-    ),
-  ],
+@parametrize(
+  "flags, message",
+  ([], "name --model_dir"),
+  (["--model_dir={empty}"], "{empty}: holds no trained model"),
+  (
+    ["--model_dir={model}", "--seq_length=41"],
+    "=41 is not between 3 and the model's max_position_embeddings",
+  ),
+  (
+    ["--model_dir={model}", "--bert_config_file={empty}/other.json"],
+    "word_embeddings has shape",
+  ),
 )
 def test_flags_that_name_no_whole_model_are_refused(
   flags, message, refuse, model_dir, tmp_path
@@ -517,17 +514,15 @@ def test_an_earlier_export_is_replaced(main, model_dir, tmp_path):
   assert [*tmp_path.iterdir()] == [path]
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "names",
-  [
-    [],
-    ["notes.txt"],
-    ["saved_model.pb", "variables/variables.index"],
-    ["saved_model.pb", "assets/model.json", "notes.txt"],
-    ["model.json", "vocab.txt", "bert_config.json"],
-    ["model.json", "model.tflite", "model.ckpt-7.index"],
-    ["model.json", "onnx"],
-  ],
+  [],
+  ["notes.txt"],
+  ["saved_model.pb", "variables/variables.index"],
+  ["saved_model.pb", "assets/model.json", "notes.txt"],
+  ["model.json", "vocab.txt", "bert_config.json"],
+  ["model.json", "model.tflite", "model.ckpt-7.index"],
+  ["model.json", "onnx"],
 )
 def test_only_an_export_is_replaced(main, tmp_path, names):
   for name in names:

@@ -16,6 +16,7 @@ import reference_data
 import run_outputs
 import tensorflow.compat.v1 as tf
 import tiny_model
+from parametrize import parametrize
 
 import extract_features
 import modeling
@@ -96,12 +97,10 @@ def assert_same_text(text, expected):
   np.testing.assert_allclose(numbers, others, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "changed",
-  [
-    {"batch_size": 1},
-    pytest.param({"num_replicas": 3}, marks=pytest.mark.train),
-  ],
+  {"batch_size": 1},
+  pytest.param({"num_replicas": 3}, marks=pytest.mark.train),
   ids=str,
 )
 def test_features_do_not_depend_on_batches_and_replicas(
@@ -198,16 +197,14 @@ def convert(texts, seq_length):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-  ("texts", "seq_length", "tokens", "type_ids"),
-  [
-    (("abc", None), 6, "[CLS] a b c [SEP]", [0] * 6),
-    (("abcdef", None), 5, "[CLS] a b c [SEP]", [0] * 5),
-    (("ab", "c"), 7, "[CLS] a b [SEP] c [SEP]", [0, 0, 0, 0, 1, 1, 0]),
-    (("abcd", "xy"), 7, "[CLS] a b [SEP] x y [SEP]", [0, 0, 0, 0, 1, 1, 1]),
-    (("abc", "xyz"), 6, "[CLS] a b [SEP] x [SEP]", [0, 0, 0, 0, 1, 1]),
-    (("", ""), 3, "[CLS] [SEP]", [0] * 3),
-  ],
+@parametrize(
+  "texts, seq_length, tokens, type_ids",
+  (("abc", None), 6, "[CLS] a b c [SEP]", [0] * 6),
+  (("abcdef", None), 5, "[CLS] a b c [SEP]", [0] * 5),
+  (("ab", "c"), 7, "[CLS] a b [SEP] c [SEP]", [0, 0, 0, 0, 1, 1, 0]),
+  (("abcd", "xy"), 7, "[CLS] a b [SEP] x y [SEP]", [0, 0, 0, 0, 1, 1, 1]),
+  (("abc", "xyz"), 6, "[CLS] a b [SEP] x [SEP]", [0, 0, 0, 0, 1, 1]),
+  (("", ""), 3, "[CLS] [SEP]", [0] * 3),
 )
 def test_examples_are_converted_to_features(
   texts, seq_length, tokens, type_ids
@@ -258,7 +255,7 @@ def test_model_fn_returns_the_layer_outputs_of_the_command(
       np.testing.assert_allclose(found, expected[:, layer], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
+@parametrize("pooling", "mean", "max", "cls")
 def test_pooling_equals_numpy_over_tokens_only(pooling):
   rng = np.random.default_rng(0)
   states = rng.normal(size=[3, 5, 2, 4]).astype(np.float32) - 9
@@ -391,18 +388,16 @@ def refuse(folder, tmp_path):
   return refuse
 
 
-@pytest.mark.parametrize(
-  ("changed", "words"),
-  [
-    ({"prompt": "query"}, "--prompt=query: {}/model.ckpt is not a model of"),
-    (
-      {"prompt": "question", "init_checkpoint": "{}/sentences"},
-      "--prompt=question: the model has passage, query",
-    ),
-    ({"output_format": "npz"}, "--pooling"),
-    ({"layers": -1, "input_file": "{}/empty"}, "{}/empty: has no lines"),
-    ({"layers": -1, "output_file": "{}/none/x"}, "{}/none/x: No such file"),
-  ],
+@parametrize(
+  "changed, words",
+  ({"prompt": "query"}, "--prompt=query: {}/model.ckpt is not a model of"),
+  (
+    {"prompt": "question", "init_checkpoint": "{}/sentences"},
+    "--prompt=question: the model has passage, query",
+  ),
+  ({"output_format": "npz"}, "--pooling"),
+  ({"layers": -1, "input_file": "{}/empty"}, "{}/empty: has no lines"),
+  ({"layers": -1, "output_file": "{}/none/x"}, "{}/none/x: No such file"),
 )
 def test_wrong_input_is_refused(refuse, folder, changed, words):
   (folder / "empty").touch()
@@ -411,7 +406,7 @@ def test_wrong_input_is_refused(refuse, folder, changed, words):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("layers", ["2", "-3", "", "-1,", "last", "0.5"])
+@parametrize("layers", "2", "-3", "", "-1,", "last", "0.5")
 def test_invalid_layers_are_refused(layers):
   with pytest.raises(InputError, match=f"--layers={layers}: .* -2 to 1, .* 2 "):
     extract_features.parse_layers(layers, num_hidden_layers=2)

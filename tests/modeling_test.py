@@ -16,6 +16,7 @@ import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from parametrize import parametrize
 
 import modeling
 from bertlib.compute import xla
@@ -116,12 +117,10 @@ def outputs_of(size, inputs, act=None, **options):
   return run(tensors)
 
 
-@pytest.mark.parametrize(
-  ("size", "act"),
-  [
-    *(("tiny", act) for act in ("", "relu", "tanh", "linear")),
-    pytest.param("small", "", marks=pytest.mark.needs_data),
-  ],
+@parametrize(
+  "size, act",
+  *(("tiny", act) for act in ("", "relu", "tanh", "linear")),
+  pytest.param("small", "", marks=pytest.mark.needs_data),
 )
 def test_outputs_equal_the_reference(size, act):
   expected = load(size, f"outputs_{act}" if act else "outputs")
@@ -199,7 +198,7 @@ def test_classification_and_span_heads():
   assert_all_close(actual, {name: heads[name] for name in tensors}, 1e-5)
 
 
-@pytest.mark.parametrize("name", ["x", "input_tensor"])
+@parametrize("name", "x", "input_tensor")
 def test_gelu_equals_the_reference_and_the_normal_distribution(name):
   table = load("pieces", "gelu")
   y = run(modeling.gelu(**{name: tf.constant(table["x"])}))
@@ -243,13 +242,11 @@ def test_layer_norm_equals_the_reference():
   np.testing.assert_allclose(y[1, 2], case["beta"], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-  ("output", "as_matrix", "act"),
-  [
-    ("output_3d", False, None),
-    ("output_2d", True, None),
-    ("output_3d_gelu", False, "gelu"),
-  ],
+@parametrize(
+  "output, as_matrix, act",
+  ("output_3d", False, None),
+  ("output_2d", True, None),
+  ("output_3d_gelu", False, "gelu"),
 )
 def test_attention_layer_equals_the_reference(output, as_matrix, act):
   case = load("pieces", "attention_layer")
@@ -309,25 +306,23 @@ def zeros(*shape):
 THREE_HEADS = tiny_model.config(9, num_attention_heads=3)
 
 
-@pytest.mark.parametrize(
-  ("call", "message"),
-  [
-    (lambda: modeling.BertModel(TINY, False, zeros(1, 33)), "33 tokens"),
-    (lambda: modeling.BertModel(THREE_HEADS, False, zeros(1, 5)), "3 does not"),
-    (
-      lambda: modeling.attention_layer(tf.zeros([10, 4]), tf.zeros([10, 4])),
-      "batch_size",
-    ),
-    (
-      lambda: postprocessed(tf.zeros([1, 3, 4]), use_token_type=True),
-      "token_type_ids",
-    ),
-    (lambda: modeling.reshape_to_matrix(tf.zeros([3])), "two axes"),
-    (
-      lambda: modeling.gather_positions(tf.zeros([2, 3]), zeros(2, 1)),
-      "must be of rank 3",
-    ),
-  ],
+@parametrize(
+  "call, message",
+  (lambda: modeling.BertModel(TINY, False, zeros(1, 33)), "33 tokens"),
+  (lambda: modeling.BertModel(THREE_HEADS, False, zeros(1, 5)), "3 does not"),
+  (
+    lambda: modeling.attention_layer(tf.zeros([10, 4]), tf.zeros([10, 4])),
+    "batch_size",
+  ),
+  (
+    lambda: postprocessed(tf.zeros([1, 3, 4]), use_token_type=True),
+    "token_type_ids",
+  ),
+  (lambda: modeling.reshape_to_matrix(tf.zeros([3])), "two axes"),
+  (
+    lambda: modeling.gather_positions(tf.zeros([2, 3]), zeros(2, 1)),
+    "must be of rank 3",
+  ),
 )
 def test_tensors_of_other_shapes_are_rejected(call, message):
   with pytest.raises(ValueError, match=message):
@@ -335,7 +330,7 @@ def test_tensors_of_other_shapes_are_rejected(call, message):
 
 
 @pytest.mark.usefixtures("variables")
-@pytest.mark.parametrize("batch_size", [13, None])
+@parametrize("batch_size", 13, None)
 def test_output_shapes_are_as_static_as_those_of_the_ids(batch_size):
   ids = tf.placeholder(tf.int32, [batch_size, 7])
   model = modeling.BertModel(TINY, True, ids)
@@ -426,7 +421,7 @@ def test_sequences_longer_than_the_position_table_fail():
 
 
 @pytest.mark.usefixtures("variables")
-@pytest.mark.parametrize("use_one_hot_embeddings", [False, True])
+@parametrize("use_one_hot_embeddings", False, True)
 def test_embeddings_of_several_ids_are_concatenated(use_one_hot_embeddings):
   ids = np.array([[[0, 3], [2, 2], [1, 0]]], np.int32)  # [1, 3, 2]
   output, table = modeling.embedding_lookup(
@@ -471,7 +466,7 @@ def masked_dropout(tensor, dropout_prob, dropout_seed):
   return tf.where(keep, tensor / (1.0 - dropout_prob), tf.zeros_like(tensor))
 
 
-@pytest.mark.parametrize("dropout", [modeling.dropout, masked_dropout])
+@parametrize("dropout", modeling.dropout, masked_dropout)
 def test_dropout_is_a_function_of_seed_step_and_scope(dropout):
   def dropped(seed, step, scope="here"):
     with tf.variable_scope(scope):
@@ -632,10 +627,12 @@ READ = (0, 7, 2, 7, 11)
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("layout", ["ragged", "full"])
-@pytest.mark.parametrize(
+@parametrize("layout", "ragged", "full")
+@parametrize(
   "compute",
-  [PLAIN, UNPADDED, FastCompute(unpad=True, jit_compile=True, recompute=True)],
+  PLAIN,
+  UNPADDED,
+  FastCompute(unpad=True, jit_compile=True, recompute=True),
 )
 def test_last_layer_at_output_positions_has_the_same_gradients(compute, layout):
   whole = trained(PLAIN, layout, read=READ)
@@ -660,13 +657,11 @@ POSITION_BIASES = position_biases_of_the_page()
 
 
 @pytest.mark.train
-@pytest.mark.parametrize(
-  ("compute", "biases"),
-  [
-    (PLAIN, "T5"),
-    (FastCompute(unpad=True, jit_compile=True, recompute=True), "T5"),
-    (FastCompute(unpad=True, jit_compile=True, on_gpu=True), "ALiBi"),
-  ],
+@parametrize(
+  "compute, biases",
+  (PLAIN, "T5"),
+  (FastCompute(unpad=True, jit_compile=True, recompute=True), "T5"),
+  (FastCompute(unpad=True, jit_compile=True, on_gpu=True), "ALiBi"),
   ids=["picked", "all", "gpu"],
 )
 def test_position_biases_train_as_in_the_plain_model(
@@ -687,7 +682,7 @@ def test_plain_compute_gathers_positions_from_all():
   assert len(found[0]) == len(RAGGED) * 16
 
 
-@pytest.mark.parametrize("compute", [PLAIN, UNPADDED])
+@parametrize("compute", PLAIN, UNPADDED)
 def test_last_layer_computes_states_at_output_positions_only(compute):
   model = training_model(compute, read=READ, gathers=True)
   products = {
@@ -744,17 +739,13 @@ def pull_of(states, weights):
 
 
 @pytest.mark.train
-@pytest.mark.parametrize(
-  ("picks", "biases"), [(False, None), (False, "ALiBi"), (True, "T5")]
-)
-@pytest.mark.parametrize(
+@parametrize("picks, biases", (False, None), (False, "ALiBi"), (True, "T5"))
+@parametrize(
   "compute",
-  [
-    modeling.Compute(),
-    UNPADDED,
-    FastCompute(unpad=True, jit_compile=True, recompute=True),
-    FastCompute(jit_compile=True, on_gpu=True),
-  ],
+  modeling.Compute(),
+  UNPADDED,
+  FastCompute(unpad=True, jit_compile=True, recompute=True),
+  FastCompute(jit_compile=True, on_gpu=True),
   ids=["plain", "unpadded", "all", "gpu"],
 )
 def test_packed_sequences_are_computed_like_each_alone(
@@ -825,7 +816,7 @@ def test_rows_of_positions_are_counted_in_each_sequence_without_padding_ids():
   np.testing.assert_array_equal(run(rows), alone)
 
 
-@pytest.mark.parametrize("num_segments", [0, 1])
+@parametrize("num_segments", 0, 1)
 def test_models_without_segments_take_any_segment_ids(num_segments):
   config = tiny_model.config(9, type_vocab_size=num_segments)
   ids = tf.ones([2, 5], tf.int32)
@@ -855,8 +846,8 @@ def test_each_layer_normalization_has_the_epsilon_of_the_config():
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("on_gpu", [False, True])
-@pytest.mark.parametrize("unpad", [False, True])
+@parametrize("on_gpu", False, True)
+@parametrize("unpad", False, True)
 def test_compiled_model_trains_like_the_plain_model(unpad, on_gpu):
   compute = FastCompute(jit_compile=True, unpad=unpad, on_gpu=on_gpu)
   assert_all_close(trained(compute), trained(PLAIN), 1e-5)
@@ -870,7 +861,7 @@ def assert_same_with_gradients(plain, fused, tensors):
     np.testing.assert_allclose(other, one, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("dropout_prob", [0.0, 0.3])
+@parametrize("dropout_prob", 0.0, 0.3)
 def test_fused_sublayer_end_equals_the_plain_one(monkeypatch, dropout_prob):
   output, residual = (
     tf.random.stateless_normal([6, 32], [3, number]) for number in range(2)
@@ -886,10 +877,13 @@ def test_fused_sublayer_end_equals_the_plain_one(monkeypatch, dropout_prob):
   assert_same_with_gradients(plain, fused, inputs)
 
 
-@pytest.mark.parametrize("attend", [xla.attention_on_cpu, xla.attention_on_gpu])
-@pytest.mark.parametrize(
-  ("num_queries", "num_biases", "dropout_prob"),
-  [(5, 0, 0.0), (5, 2, 0.3), (2, 2, 0.0), (2, 0, 0.3)],
+@parametrize("attend", xla.attention_on_cpu, xla.attention_on_gpu)
+@parametrize(
+  "num_queries, num_biases, dropout_prob",
+  (5, 0, 0.0),
+  (5, 2, 0.3),
+  (2, 2, 0.0),
+  (2, 0, 0.3),
 )
 def test_fused_attention_equals_the_plain_one(
   monkeypatch, num_queries, dropout_prob, attend, num_biases
@@ -915,9 +909,7 @@ def test_dropout_can_drop_everything():
 
 
 @pytest.mark.train
-@pytest.mark.parametrize(
-  "compute", [PLAIN, FastCompute(unpad=True, jit_compile=True)]
-)
+@parametrize("compute", PLAIN, FastCompute(unpad=True, jit_compile=True))
 def test_recomputed_activations_equal_the_stored_ones(compute):
   stored = trained(compute, dropout_prob=0.1)
   recompute = dataclasses.replace(compute, recompute=True)
@@ -950,7 +942,7 @@ EPSILON = {tf.bfloat16: 2.0**-7, tf.float16: 2.0**-10}
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("all_options", [False, True])
+@parametrize("all_options", False, True)
 @pytest.mark.parametrize("dtype", EPSILON)
 def test_mixed_precision_trains_nearly_like_float32(dtype, all_options):
   options = [all_options] * 3
@@ -981,7 +973,7 @@ def test_matrix_products_are_narrow_and_softmax_and_norms_float32(dtype):
     assert dtypes[delicate] == {tf.float32}
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, *EPSILON])
+@parametrize("dtype", tf.float32, *EPSILON)
 def test_weights_their_gradients_and_losses_are_float32(dtype):
   model = training_model(FastCompute(dtype))
   variables = model.graph.get_collection("variables")
@@ -1002,9 +994,10 @@ def operations(is_training, compute):
   return [(op.name, op.type) for op in graph.get_operations()]
 
 
-@pytest.mark.parametrize(
-  ("is_training", "compute"),
-  [(False, FastCompute(jit_compile=True, recompute=True)), (True, PLAIN)],
+@parametrize(
+  "is_training, compute",
+  (False, FastCompute(jit_compile=True, recompute=True)),
+  (True, PLAIN),
 )
 def test_inference_and_no_options_build_the_plain_graph(is_training, compute):
   plain = operations(is_training, modeling.Compute())

@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from modeling_test import started
+from parametrize import parametrize
 
 import modeling
 import optimization
@@ -84,17 +85,15 @@ def rates_at(steps, *args, **options):
     return [float(session.run(rate, {global_step: step})) for step in steps]
 
 
-@pytest.mark.parametrize(
-  ("schedule", "power", "expected"),
-  [
-    ("linear", 1.0, [0, 2, 3, 2, 0.5, 0, 0]),
-    ("constant", 1.0, [0, 2, 4, 4, 4, 4, 4]),
-    # Half of 1 + cos(pi / 4), 0 and cos(pi * 7 / 8).
-    ("cosine", 1.0, [0, 2, 3.4142136, 2, 0.1522409, 0, 0]),
-    ("polynomial", 1.0, [0, 2, 3, 2, 0.5, 0, 0]),
-    ("polynomial", 2.0, [0, 2, 2.25, 1, 0.0625, 0, 0]),
-    ("polynomial", 0.5, [0, 2, 3.4641016, 2.8284271, 1.4142136, 0, 0]),
-  ],
+@parametrize(
+  "schedule, power, expected",
+  ("linear", 1.0, [0, 2, 3, 2, 0.5, 0, 0]),
+  ("constant", 1.0, [0, 2, 4, 4, 4, 4, 4]),
+  # Half of 1 + cos(pi / 4), 0 and cos(pi * 7 / 8).
+  ("cosine", 1.0, [0, 2, 3.4142136, 2, 0.1522409, 0, 0]),
+  ("polynomial", 1.0, [0, 2, 3, 2, 0.5, 0, 0]),
+  ("polynomial", 2.0, [0, 2, 2.25, 1, 0.0625, 0, 0]),
+  ("polynomial", 0.5, [0, 2, 3.4641016, 2.8284271, 1.4142136, 0, 0]),
 )
 def test_schedules_at_start_warm_up_middle_and_end(schedule, power, expected):
   # The peak is 4: the start, half the warm-up and its end; half of training,
@@ -104,7 +103,7 @@ def test_schedules_at_start_warm_up_middle_and_end(schedule, power, expected):
   np.testing.assert_allclose(rates, expected, rtol=2e-6, atol=0)
 
 
-@pytest.mark.parametrize("share", [0.1, 0.25, 1.0])
+@parametrize("share", 0.1, 0.25, 1.0)
 def test_trapezoid_is_its_formula(share):
   steps = np.arange(0, 48)
   expected = 0.5 * np.minimum(
@@ -174,14 +173,12 @@ def test_bare_optimizer_equals_the_reference(case):
     assert session.run(tf.train.get_global_step()) == 0
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
-@pytest.mark.parametrize(
-  ("options", "clipped"),
-  [
-    ({}, [0.6, 0.8]),
-    ({"clip_norm": 2.5}, [1.5, 2.0]),
-    ({"clip_norm": 6.0}, [3.0, 4.0]),
-  ],
+@parametrize("jit_compile", False, True)
+@parametrize(
+  "options, clipped",
+  ({}, [0.6, 0.8]),
+  ({"clip_norm": 2.5}, [1.5, 2.0]),
+  ({"clip_norm": 6.0}, [3.0, 4.0]),
 )
 def test_gradients_are_clipped_but_not_the_norm(options, clipped, jit_compile):
   weight = tf.get_variable("w", initializer=tf.zeros([2]))
@@ -196,7 +193,7 @@ def test_gradients_are_clipped_but_not_the_norm(options, clipped, jit_compile):
   np.testing.assert_allclose(first_moment, 0.1 * np.array(clipped), rtol=1e-6)
 
 
-@pytest.mark.parametrize("jit_norm", [False, True])
+@parametrize("jit_norm", False, True)
 def test_norm_is_that_of_all_gradients(jit_norm):
   rows = tf.IndexedSlices(tf.constant([[4.0], [12.0]]), tf.constant([1, 1]))
   gradients = optimization.Gradients(
@@ -208,8 +205,8 @@ def test_norm_is_that_of_all_gradients(jit_norm):
     assert session.run(norm) == 13.0  # of the rows before they are summed
 
 
-@pytest.mark.parametrize("clip_norm", [0, None])
-@pytest.mark.parametrize("jit_compile", [False, True])
+@parametrize("clip_norm", 0, None)
+@parametrize("jit_compile", False, True)
 def test_without_clipping_the_norm_has_no_effect(clip_norm, jit_compile):
   weight = tf.get_variable("w", initializer=tf.zeros([10]))
   options = StepOptions(clip_norm=clip_norm, jit_compile=jit_compile)
@@ -265,17 +262,15 @@ IDS_OF_ROWS = [1, 3, 1]
 EXACT = {"beta_1": 0.75, "beta_2": 0.9375, "epsilon": 2**-6}
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
-@pytest.mark.parametrize(
+@parametrize("jit_compile", False, True)
+@parametrize(
   "options",
-  [
-    StepOptions(optimizer="adamw", **EXACT),
-    StepOptions(optimizer="adamw", bias_correction=True, **EXACT),
-    StepOptions(optimizer="adam", **EXACT),
-    StepOptions(optimizer="adam", weight_decay=0.25, **EXACT),
-    StepOptions(optimizer="lamb", **EXACT),
-    StepOptions(optimizer="lamb", weight_decay=0.0, **EXACT),
-  ],
+  StepOptions(optimizer="adamw", **EXACT),
+  StepOptions(optimizer="adamw", bias_correction=True, **EXACT),
+  StepOptions(optimizer="adam", **EXACT),
+  StepOptions(optimizer="adam", weight_decay=0.25, **EXACT),
+  StepOptions(optimizer="lamb", **EXACT),
+  StepOptions(optimizer="lamb", weight_decay=0.0, **EXACT),
 )
 def test_steps_of_each_optimizer_equal_numpy(options, jit_compile):
   draw = np.random.default_rng(0)
@@ -324,7 +319,7 @@ def test_steps_of_each_optimizer_equal_numpy(options, jit_compile):
     )
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+@parametrize("jit_compile", False, True)
 def test_lamb_keeps_a_weight_whose_update_has_norm_0(jit_compile):
   weight = tf.get_variable("w", initializer=tf.constant([3.0, -4.0]))
   options = StepOptions("lamb", weight_decay=0.0, clip_norm=None)
@@ -363,8 +358,8 @@ def test_layers_are_ordered_by_number_not_alphabetically():
   assert factors == {name: 0.5 ** (12 - i) for i, name in enumerate(names)}
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
-@pytest.mark.parametrize("frozen", [Frozen(), Frozen(3)])
+@parametrize("jit_compile", False, True)
+@parametrize("frozen", Frozen(), Frozen(3))
 def test_each_weight_is_updated_at_the_rate_of_its_layer(frozen, jit_compile):
   weights = variables_of_depths()
   options = StepOptions(jit_compile=jit_compile)
@@ -382,14 +377,12 @@ def test_each_weight_is_updated_at_the_rate_of_its_layer(frozen, jit_compile):
     assert moves[name] == pytest.approx(factor * whole_move, rel=1e-5), name
 
 
-@pytest.mark.parametrize(
-  ("frozen", "stay"),
-  [
-    (Frozen(), ()),
-    (Frozen(1), ("bert/encoder/layer_0/",)),
-    (Frozen(1, True), LOW),
-    (Frozen(3, True), ("bert/embeddings", "bert/encoder/")),
-  ],
+@parametrize(
+  "frozen, stay",
+  (Frozen(), ()),
+  (Frozen(1), ("bert/encoder/layer_0/",)),
+  (Frozen(1, True), LOW),
+  (Frozen(3, True), ("bert/embeddings", "bert/encoder/")),
 )
 def test_frozen_variables_are_recognized_by_name(frozen, stay):
   expected = [name for name in DEPTHS if not name.startswith(stay or "no")]
@@ -397,7 +390,7 @@ def test_frozen_variables_are_recognized_by_name(frozen, stay):
   assert [v.op.name for v in trained] == expected
 
 
-@pytest.mark.parametrize("frozen", [Frozen(4), Frozen(10**3, True)])
+@parametrize("frozen", Frozen(4), Frozen(10**3, True))
 def test_freezing_missing_layers_is_rejected(frozen):
   with pytest.raises(ValueError, match="the model has no such layers"):
     optimization.trained_variables(variables_of_depths(), frozen)
@@ -443,7 +436,7 @@ def train_with_copy(num_steps, *args):
 
 
 @pytest.mark.usefixtures("variables")
-@pytest.mark.parametrize("jit_compile", [False, True])
+@parametrize("jit_compile", False, True)
 def test_training_with_a_copy_equals_casting_the_weight(jit_compile):
   expected, none = train_with_copy(3, False, jit_compile)
   actual, [copy] = train_with_copy(3, True, jit_compile)

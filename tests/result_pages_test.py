@@ -9,6 +9,7 @@ import re
 import shutil
 
 import pytest
+from parametrize import parametrize
 
 from benchmarks import results
 from benchmarks.results import Ratio, Result
@@ -17,24 +18,20 @@ from website import fine_tuning, markdown, performance, record_features
 pytestmark = pytest.mark.unit
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "module",
-  [
-    *(fine_tuning, performance),
-    pytest.param(record_features, marks=pytest.mark.graph),  # TensorFlow
-  ],
+  *(fine_tuning, performance),
+  pytest.param(record_features, marks=pytest.mark.graph),  # TensorFlow
   ids=lambda module: module.__name__,
 )
 def test_a_page_in_docs_is_the_generated_one(module):
   assert module.PAGE.read_text(encoding="utf-8") == module.page()
 
 
-@pytest.mark.parametrize(
-  ("name", "table"),
-  [
-    ("results", fine_tuning.summary()),
-    ("performance", performance.summary(performance.kept())),
-  ],
+@parametrize(
+  "name, table",
+  ("results", fine_tuning.summary()),
+  ("performance", performance.summary(performance.kept())),
   ids=["results", "performance"],
 )
 def test_a_table_of_the_readme_is_the_generated_one(name, table):
@@ -93,17 +90,15 @@ def with_accuracy(value, **more):
 # Welch's interval of the first row: a difference of 10 with a standard error of
 # the square root of 7.0711**2 and 14.1421**2, each divided by 2, and
 # (25 + 100)**2 / (25**2 + 100**2) degrees of freedom.
-@pytest.mark.parametrize(
-  ("ours", "peer", "shown"),
-  [
-    ([0.8, 0.9], [0.65, 0.85], "none shown: −59.19 to +79.19"),
-    ([0.80, 0.81, 0.82], [0.70, 0.71, 0.72], "higher: +7.73 to +12.27"),
-    ([0.70, 0.71, 0.72], [0.80, 0.81, 0.82], "lower: −12.27 to −7.73"),
-    ([0.8, 0.9], [0.7], "unknown, one seed"),
-    ([0.8], [0.7, 0.9], "unknown, one seed"),
-    ([0.8, 0.8], [0.7, 0.7], "unknown"),
-    ([0.8, 0.9], [], "–"),
-  ],
+@parametrize(
+  "ours, peer, shown",
+  ([0.8, 0.9], [0.65, 0.85], "none shown: −59.19 to +79.19"),
+  ([0.80, 0.81, 0.82], [0.70, 0.71, 0.72], "higher: +7.73 to +12.27"),
+  ([0.70, 0.71, 0.72], [0.80, 0.81, 0.82], "lower: −12.27 to −7.73"),
+  ([0.8, 0.9], [0.7], "unknown, one seed"),
+  ([0.8], [0.7, 0.9], "unknown, one seed"),
+  ([0.8, 0.8], [0.7, 0.7], "unknown"),
+  ([0.8, 0.9], [], "–"),
 )
 def test_difference_is_an_interval(page, ours, peer, shown):
   found = page(*([*map(with_accuracy, side)] for side in (ours, peer)))
@@ -180,9 +175,11 @@ def test_a_row_has_both_values_the_ratio_and_the_versions():
   assert "this project 1.2, torch 6.7+cpu, transformers 4.5" in page
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "lowest,highest,word",
-  [(1.1, 1.2, "faster"), (0.8, 0.9, "slower"), (0.9, 1.1, "unclear")],
+  (1.1, 1.2, "faster"),
+  (0.8, 0.9, "slower"),
+  (0.9, 1.1, "unclear"),
 )
 def test_a_ratio_says_which_is_faster(lowest, highest, word):
   ratio = RESULT.ratios[0]._replace(lowest=lowest, highest=highest)

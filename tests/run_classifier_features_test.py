@@ -9,6 +9,7 @@ import pytest
 import reference_data
 import run_outputs
 import tensorflow as tf
+from parametrize import parametrize
 
 import tokenization
 from bertlib.cli.errors import InputError
@@ -53,18 +54,16 @@ def test_single_examples_equal_the_reference(tokenizer):
 INTEGERS = [[0, 1], np.array([0, 1]), range(2)]
 
 
-@pytest.mark.parametrize(
-  ("changed", "said"),
-  [
-    # The reference fails at these two, on KeyError and AssertionError.
-    ({"label": "2"}, "guid: unknown label '2'; .* '0', '1'"),
-    ({"max_seq_length": 1}, "max_seq_length=1: "),
-    *(
-      ({"label_list": integers, "label": label}, f"guid.*{label!r}")
-      for integers in INTEGERS
-      for label in (2, "1")
-    ),
-  ],
+@parametrize(
+  "changed, said",
+  # The reference fails at these two, on KeyError and AssertionError.
+  ({"label": "2"}, "guid: unknown label '2'; .* '0', '1'"),
+  ({"max_seq_length": 1}, "max_seq_length=1: "),
+  *(
+    ({"label_list": integers, "label": label}, f"guid.*{label!r}")
+    for integers in INTEGERS
+    for label in (2, "1")
+  ),
 )
 def test_single_examples_that_are_refused(tokenizer, changed, said):
   case = {"label": "0", "label_list": ["0", "1"]}
@@ -72,13 +71,11 @@ def test_single_examples_that_are_refused(tokenizer, changed, said):
     convert(case | changed, tokenizer)
 
 
-@pytest.mark.parametrize(
-  ("labels", "label", "label_id"),
-  [
-    (["x"], None, 0),
-    ([], "-2.5", -2.5),
-    *((integers, 1, 1) for integers in INTEGERS),
-  ],
+@parametrize(
+  "labels, label, label_id",
+  (["x"], None, 0),
+  ([], "-2.5", -2.5),
+  *((integers, 1, 1) for integers in INTEGERS),
 )
 def test_labels_may_be_missing_and_numbers(tokenizer, labels, label, label_id):
   case = {"label_list": labels, "label": label}
@@ -108,12 +105,10 @@ def read_dev_examples(runs, task):
 
 
 @pytest.mark.graph
-@pytest.mark.parametrize(
+@parametrize(
   "name",
-  [
-    *("mrpc_dev", "mrpc_dev_all_padded", "mrpc_dev_cased_48"),
-    *("cola_dev", "mnli_dev", "xnli_dev"),
-  ],
+  *("mrpc_dev", "mrpc_dev_all_padded", "mrpc_dev_cased_48"),
+  *("cola_dev", "mnli_dev", "xnli_dev"),
 )
 def test_records_equal_the_reference(tmp_path, name, golden):
   runs = run_outputs.read_json(golden("classifier", "runs.json"))
@@ -143,14 +138,12 @@ def test_records_equal_the_reference(tmp_path, name, golden):
 
 
 @pytest.mark.graph
-@pytest.mark.parametrize(
-  ("published", "length", "sizes"),
-  [
-    (False, 64, [10, 6]),
-    pytest.param(
-      True, 128, [100] * 4 + [8], marks=pytest.mark.needs_data, id="published"
-    ),
-  ],
+@parametrize(
+  "published, length, sizes",
+  (False, 64, [10, 6]),
+  pytest.param(
+    True, 128, [100] * 4 + [8], marks=pytest.mark.needs_data, id="published"
+  ),
 )
 def test_records_of_the_reference_are_read(tmp_path, published, length, sizes):
   if published:
@@ -172,7 +165,7 @@ def test_records_of_the_reference_are_read(tmp_path, published, length, sizes):
       np.testing.assert_array_equal(np.ravel(found), record[name])
 
 
-@pytest.mark.parametrize("is_training", [False, True])
+@parametrize("is_training", False, True)
 def test_records_of_several_files_may_be_written_later(tmp_path, is_training):
   """Records of the first releases lack `is_real_example`: all are real."""
   paths = [str(tmp_path / name) for name in "ab"]

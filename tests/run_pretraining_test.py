@@ -16,6 +16,7 @@ import tensorflow as tf_v2
 import tensorflow.compat.v1 as tf
 import tiny_model
 import trained_models
+from parametrize import parametrize
 from pretraining_corpus import assert_share, read_file
 from reference_data import read_jsonl
 from scipy import special
@@ -390,7 +391,7 @@ def stream(place, num_taken, **changed):
   return [int(r) for r in records.take(num_taken).as_numpy_iterator()]
 
 
-@pytest.mark.parametrize("block_size", [2, 4, 22, 100])
+@parametrize("block_size", 2, 4, 22, 100)
 def test_each_epoch_has_each_record_once(tmp_path, block_size):
   order = stream(tmp_path, 88, block_size=block_size)
   epochs = [order[start : start + 22] for start in range(0, 88, 22)]
@@ -398,7 +399,7 @@ def test_each_epoch_has_each_record_once(tmp_path, block_size):
   assert len(set(map(tuple, epochs))) == 4
 
 
-@pytest.mark.parametrize("done", [0, 1, 4, 21, 22, 30, 65])
+@parametrize("done", 0, 1, 4, 21, 22, 30, 65)
 def test_a_stream_goes_on_where_it_was(tmp_path, done):
   rest = stream(tmp_path, 80 - done, first_record=done)
   assert rest == stream(tmp_path, 80)[done:]
@@ -455,8 +456,8 @@ def words_of(ids):
   return words
 
 
-@pytest.mark.parametrize("kind", [None, "whole_word", "span"])
-@pytest.mark.parametrize("masked_lm_prob", [0.0, 0.15, 0.5])
+@parametrize("kind", None, "whole_word", "span")
+@parametrize("masked_lm_prob", 0.0, 0.15, 0.5)
 def test_masks_follow_the_rules(masked_lm_prob, kind):
   ids, batch = examples(200)
   options = {f"do_{kind}_mask": True} if kind else {}
@@ -532,7 +533,7 @@ def copies(number, tokens, num_predictions):
   return batch
 
 
-@pytest.mark.parametrize("whole_words", [False, True])
+@parametrize("whole_words", False, True)
 def test_every_word_is_as_likely_as_another(whole_words):
   tokens = ["[CLS]", "cat", "dog", "##s", "sat", "##s", "##ly", "[SEP]"]
   batch = copies(2000, tokens, NUM_PREDICTIONS)
@@ -758,14 +759,12 @@ def without_pairs(place):
 
 @pytest.mark.unit
 @pytest.mark.usefixtures("without_pairs")
-@pytest.mark.parametrize(
-  ("name", "lengths", "words"),
-  [
-    ("train-0", (99, NUM_PREDICTIONS), r"Give --max_seq_length=\d+"),
-    ("train-0", (SEQ_LENGTH, 2), r"Give --max_predictions_per_seq=\d+"),
-    ("train-0", (*SIZES, {"[CLS]": 101}), "another vocabulary"),
-    ("mlm", SIZES, "no next_sentence_labels, .* Give --objective=mlm"),
-  ],
+@parametrize(
+  "name, lengths, words",
+  ("train-0", (99, NUM_PREDICTIONS), r"Give --max_seq_length=\d+"),
+  ("train-0", (SEQ_LENGTH, 2), r"Give --max_predictions_per_seq=\d+"),
+  ("train-0", (*SIZES, {"[CLS]": 101}), "another vocabulary"),
+  ("mlm", SIZES, "no next_sentence_labels, .* Give --objective=mlm"),
 )
 def test_records_of_another_kind_of_data_are_refused(
   place, name, lengths, words
@@ -899,12 +898,10 @@ def test_records_of_tokens_are_for_training_on_new_masks(
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-  ("flag", "words"),
-  [
-    ("--remask", "--remask: --objective=nsp predicts no masked tokens"),
-    ("--do_predict", "lines: has lines of one text"),
-  ],
+@parametrize(
+  "flag, words",
+  ("--remask", "--remask: --objective=nsp predicts no masked tokens"),
+  ("--do_predict", "lines: has lines of one text"),
 )
 def test_what_next_sentence_prediction_alone_cannot_do(
   place, tmp_path, flag, words

@@ -10,6 +10,7 @@ import re
 import commands
 import pytest
 from absl import flags
+from parametrize import parametrize
 from refused import refusal
 
 import optimization
@@ -98,13 +99,11 @@ def test_settings_have_the_values_of_the_command_line():
   assert "vocab_file" not in settings.model.given
 
 
-@pytest.mark.parametrize(
-  ("settings", "flag", "text", "values"),
-  [
-    (EmbeddingSettings, "matryoshka_dims", "384,128", [384, 128]),
-    (EmbeddingSettings, "matryoshka_dims", "", []),
-    (EmbeddingSettings, "matryoshka_dims", "32", [32]),
-  ],
+@parametrize(
+  "settings, flag, text, values",
+  (EmbeddingSettings, "matryoshka_dims", "384,128", [384, 128]),
+  (EmbeddingSettings, "matryoshka_dims", "", []),
+  (EmbeddingSettings, "matryoshka_dims", "32", [32]),
 )
 def test_lists_of_numbers_are_parsed(settings, flag, text, values):
   made = parse(settings, f"--{flag}={text}")
@@ -112,7 +111,7 @@ def test_lists_of_numbers_are_parsed(settings, flag, text, values):
   assert parse(settings, *made.receipt.command_line) == made
 
 
-@pytest.mark.parametrize("text", ["384.5", "3e2", "8,,4"])
+@parametrize("text", "384.5", "3e2", "8,,4")
 def test_items_that_are_no_integers_are_refused(text):
   with pytest.raises(flags.IllegalFlagValueError) as error:
     parse(EmbeddingSettings, f"--matryoshka_dims={text}")
@@ -189,52 +188,50 @@ DECLARES = {
 }
 
 
-@pytest.mark.parametrize(
-  ("flag", "good", "bad"),
-  [
-    ("train_batch_size", ["1", "4096"], ["0", "99999999999"]),
-    *(
-      (flag, ["1"], ["0"])
-      for flag in (
-        *("predict_batch_size", "eval_batch_size", "save_checkpoints_steps"),
-        *("keep_checkpoint_max", "eval_steps", "doc_stride", "dupe_factor"),
-        *("max_query_length", "n_best_size", "max_answer_length", "top_k"),
-        *("max_predictions_per_seq", "max_eval_steps", "projection_dim"),
-      )
-    ),
-    ("learning_rate", ["0", "5e-5"], ["-1e-9", "nan", "inf"]),
-    ("num_train_epochs", ["0", "0.5"], ["-1", "nan", "inf"]),
-    ("num_train_steps", ["0"], ["-1"]),
-    ("num_warmup_steps", ["0"], ["-5"]),
-    ("freeze_layers", ["0"], ["-1"]),
-    ("layer_decay", ["0", "1"], ["1.1"]),
-    ("masked_lm_prob", ["0", "1"], ["-0.1", "1.1", "nan"]),
-    ("short_seq_prob", ["0", "1"], ["-0.1"]),
-    ("weight_decay", ["0"], ["-0.01"]),
-    ("clip_norm", ["0"], ["nan"]),
-    ("temperature", ["0.1"], ["0"]),
-    ("margin", ["0"], ["-1"]),
-    ("max_score", ["5"], ["0", "inf"]),
-    ("token_budget", ["1"], ["9" * 31]),
-    ("warmup_proportion", ["0", "0.1", "1"], ["-0.1", "1.01", "nan"]),
-    ("beta_2", ["0", "0.999"], ["1", "-0.5"]),
-    ("epsilon", ["1e-12"], ["0", "-1e-6"]),
-    ("null_score_diff_threshold", ["-3.5", "0"], ["nan", "inf", "-inf"]),
-    ("seeds", ["0", "2"], ["-2"]),
-    ("seed", ["0", "-1"], ["2147483648"]),
-    ("word_column", ["1", "-1"], ["0"]),
-    ("tag_column", ["1", "-1"], ["0"]),
-    ("na-prob-thresh", ["1", "-2"], ["nan"]),
-    ("memory_gb", ["0.5"], ["0", "-1"]),
-    ("num_shards", ["0", "99999"], ["-1", "100000"]),
-    ("num_threads", ["0", "1024"], ["-1", "1025"]),
-    ("num_workers", ["0", "1024"], ["-1", "1025"]),
-    ("num_replicas", ["1", "1024"], ["0", "1025"]),
-    ("seeds", ["1000"], ["1001"]),
-    ("max_seq_length", ["3", "1048576"], ["2", "1048577"]),
-    ("random_seed", ["-1", "9" * 400], []),
-    ("matryoshka_dims", ["1,20"], ["0", "5,-1"]),
-  ],
+@parametrize(
+  "flag, good, bad",
+  ("train_batch_size", ["1", "4096"], ["0", "99999999999"]),
+  *(
+    (flag, ["1"], ["0"])
+    for flag in (
+      *("predict_batch_size", "eval_batch_size", "save_checkpoints_steps"),
+      *("keep_checkpoint_max", "eval_steps", "doc_stride", "dupe_factor"),
+      *("max_query_length", "n_best_size", "max_answer_length", "top_k"),
+      *("max_predictions_per_seq", "max_eval_steps", "projection_dim"),
+    )
+  ),
+  ("learning_rate", ["0", "5e-5"], ["-1e-9", "nan", "inf"]),
+  ("num_train_epochs", ["0", "0.5"], ["-1", "nan", "inf"]),
+  ("num_train_steps", ["0"], ["-1"]),
+  ("num_warmup_steps", ["0"], ["-5"]),
+  ("freeze_layers", ["0"], ["-1"]),
+  ("layer_decay", ["0", "1"], ["1.1"]),
+  ("masked_lm_prob", ["0", "1"], ["-0.1", "1.1", "nan"]),
+  ("short_seq_prob", ["0", "1"], ["-0.1"]),
+  ("weight_decay", ["0"], ["-0.01"]),
+  ("clip_norm", ["0"], ["nan"]),
+  ("temperature", ["0.1"], ["0"]),
+  ("margin", ["0"], ["-1"]),
+  ("max_score", ["5"], ["0", "inf"]),
+  ("token_budget", ["1"], ["9" * 31]),
+  ("warmup_proportion", ["0", "0.1", "1"], ["-0.1", "1.01", "nan"]),
+  ("beta_2", ["0", "0.999"], ["1", "-0.5"]),
+  ("epsilon", ["1e-12"], ["0", "-1e-6"]),
+  ("null_score_diff_threshold", ["-3.5", "0"], ["nan", "inf", "-inf"]),
+  ("seeds", ["0", "2"], ["-2"]),
+  ("seed", ["0", "-1"], ["2147483648"]),
+  ("word_column", ["1", "-1"], ["0"]),
+  ("tag_column", ["1", "-1"], ["0"]),
+  ("na-prob-thresh", ["1", "-2"], ["nan"]),
+  ("memory_gb", ["0.5"], ["0", "-1"]),
+  ("num_shards", ["0", "99999"], ["-1", "100000"]),
+  ("num_threads", ["0", "1024"], ["-1", "1025"]),
+  ("num_workers", ["0", "1024"], ["-1", "1025"]),
+  ("num_replicas", ["1", "1024"], ["0", "1025"]),
+  ("seeds", ["1000"], ["1001"]),
+  ("max_seq_length", ["3", "1048576"], ["2", "1048577"]),
+  ("random_seed", ["-1", "9" * 400], []),
+  ("matryoshka_dims", ["1,20"], ["0", "5,-1"]),
 )
 def test_values_at_the_edge(flag, good, bad):
   settings = DECLARES[flag]

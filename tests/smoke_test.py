@@ -12,20 +12,19 @@ import pytest
 import tensorflow.compat.v1 as tf
 import trained_models
 import wrong_input_world
+from parametrize import parametrize
 
 pytestmark = [pytest.mark.train, pytest.mark.smoke]
 
 
-@pytest.mark.parametrize(
+@parametrize(
   "name, written",
-  [
-    ("classifier", "eval_results.txt test_results.tsv test_results.jsonl"),
-    ("squad", "eval_results.txt predictions.json nbest_predictions.json"),
-    ("ner", "eval_results.txt test_predictions.conll test_predictions.jsonl"),
-    ("embeddings", "eval_results.txt corpus_vectors.npy queries_results.jsonl"),
-    ("reranker", "eval_results.txt texts_predictions.jsonl"),
-    ("pretraining", "eval_results.txt predictions.jsonl"),
-  ],
+  ("classifier", "eval_results.txt test_results.tsv test_results.jsonl"),
+  ("squad", "eval_results.txt predictions.json nbest_predictions.json"),
+  ("ner", "eval_results.txt test_predictions.conll test_predictions.jsonl"),
+  ("embeddings", "eval_results.txt corpus_vectors.npy queries_results.jsonl"),
+  ("reranker", "eval_results.txt texts_predictions.jsonl"),
+  ("pretraining", "eval_results.txt predictions.jsonl"),
 )
 def test_a_model_is_trained_and_used(name, written, once, tmp_path):
   folder = trained_models.copy(once, name, tmp_path).folder
@@ -35,12 +34,10 @@ def test_a_model_is_trained_and_used(name, written, once, tmp_path):
 
 
 # Quick tests of the other commands run them.
-@pytest.mark.parametrize(
+@parametrize(
   "script, written",
-  [
-    ("export_model", "/saved_model.pb"),
-    ("convert_checkpoint", "/model.safetensors"),
-  ],
+  ("export_model", "/saved_model.pb"),
+  ("convert_checkpoint", "/model.safetensors"),
 )
 def test_output_is_written(script, written, world, tmp_path):
   paths = {"world": world, "out": tmp_path / "out"}

@@ -11,6 +11,7 @@ import pytest
 import reference_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parametrize import parametrize
 
 import tokenization
 
@@ -54,7 +55,7 @@ def published(name):
   )
 
 
-@pytest.mark.parametrize("name", ["uncased", "cased", "chinese", "multi_cased"])
+@parametrize("name", "uncased", "cased", "chinese", "multi_cased")
 def test_full_tokenizer_equals_reference(name, golden):
   tokenizer = published(name)
   for line in golden_lines(f"{name}.jsonl.gz", golden):
@@ -66,9 +67,7 @@ def test_full_tokenizer_equals_reference(name, golden):
     assert tokens == line["tokens"]
 
 
-@pytest.mark.parametrize(
-  "name, tokenizer", [("lower", LOWER), ("cased", CASED)]
-)
+@parametrize("name, tokenizer", ("lower", LOWER), ("cased", CASED))
 def test_basic_tokenizer_equals_reference(name, tokenizer, golden):
   for line in golden_lines(f"basic_{name}.jsonl.gz", golden):
     assert tokenizer.tokenize(line["text"]) == line["tokens"]
@@ -232,7 +231,7 @@ def pickled(tokenizer):
   return pickle.loads(pickle.dumps(tokenizer))
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
+@parametrize("copied", copy.deepcopy, pickled)
 def test_copies_tokenize_alike(copied):
   tokenizer = tokenization.FullTokenizer(VOCAB, False, ["[MASK]"])
   text = "the dog, [MASK] É"
@@ -280,20 +279,18 @@ def test_text_at_the_offsets_of_a_piece_gives_the_piece(small, text):
   check_offsets(small, text)
 
 
-@pytest.mark.parametrize(
-  ("text", "expected"),
-  [
-    ("  the  dog,", [("the", "the"), ("dog", "dog"), (",", ",")]),
-    ("DoG\n", [("dog", "DoG")]),
-    ("xé", [("x", "x"), ("##e", "é")]),
-    ("e\u0301.", [("e", "e\u0301"), (".", ".")]),
-    ("a\x00b x", [("ab", "a\x00b"), ("x", "x")]),
-    ("\ufeffa\u200b b", [("a", "a"), ("b", "b")]),
-    ("中人", [("中", "中"), ("人", "人")]),
-    ("한", [("ᄒ", "한"), ("##ᅡ", "한"), ("##ᆫ", "한")]),
-    ("a zebra!", [("a", "a"), ("[UNK]", "zebra"), ("!", "!")]),
-    ("\u0301", []),
-  ],
+@parametrize(
+  "text, expected",
+  ("  the  dog,", [("the", "the"), ("dog", "dog"), (",", ",")]),
+  ("DoG\n", [("dog", "DoG")]),
+  ("xé", [("x", "x"), ("##e", "é")]),
+  ("e\u0301.", [("e", "e\u0301"), (".", ".")]),
+  ("a\x00b x", [("ab", "a\x00b"), ("x", "x")]),
+  ("\ufeffa\u200b b", [("a", "a"), ("b", "b")]),
+  ("中人", [("中", "中"), ("人", "人")]),
+  ("한", [("ᄒ", "한"), ("##ᅡ", "한"), ("##ᆫ", "한")]),
+  ("a zebra!", [("a", "a"), ("[UNK]", "zebra"), ("!", "!")]),
+  ("\u0301", []),
 )
 def test_offsets_of(text, expected):
   tokenizer = tokenization.FullTokenizer(VOCAB)
@@ -321,7 +318,7 @@ def test_never_split_does_not_apply_inside_a_chunk():
   assert tokenizer.encode(text) == plain.encode(text)
 
 
-@pytest.mark.parametrize("word", ["", "the dog", " dog", "dog\n"])
+@parametrize("word", "", "the dog", " dog", "dog\n")
 def test_never_split_rejects_all_but_words(word):
   with pytest.raises(ValueError, match="is not one word"):
     tokenization.FullTokenizer(VOCAB, never_split=[word])
@@ -367,7 +364,7 @@ class ByDefaultSteps(tokenization.BasicTokenizer):
     return super()._run_split_on_punc(text)
 
 
-@pytest.mark.parametrize("do_lower_case", [True, False])
+@parametrize("do_lower_case", True, False)
 @given(text=TEXT)
 def test_the_single_steps_equal_the_tokenizer(do_lower_case, text):
   by_steps = ByDefaultSteps(do_lower_case).tokenize(text)
