@@ -58,9 +58,7 @@ def table(folder):
 def main(folder):
   """Runs the tutorial, and renews its table."""
   run(folder)
-  text = PAGE.read_text(encoding="utf-8")
-  text = markdown.with_table(text, "two_steps", table(folder))
-  PAGE.write_text(text, encoding="utf-8")
+  markdown.renew(PAGE, two_steps=table(folder))
 
 
 if __name__ == "__main__":

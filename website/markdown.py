@@ -40,16 +40,18 @@ def version_order(version: str) -> tuple[int, ...]:
   return tuple(map(int, version.split(".")))
 
 
-def with_table(text: str, name: str, table: str) -> str:
-  """The text of README.md with one of its tables renewed."""
-  begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
-  before, _, rest = text.partition(begin)
-  _, _, after = rest.partition(end)
-  return f"{before}{begin}\n{table}\n{end}{after}"
+def renewed(page: pathlib.Path, **parts: str) -> str:
+  """The text of a page with some of its generated parts renewed, by name."""
+  text = page.read_text(encoding="utf-8")
+  for name, part in parts.items():
+    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    text = f"{before}{begin}\n{part}\n{end}{after}"
+  return text
 
 
-def write(page: pathlib.Path, text: str, name: str, table: str) -> None:
-  """Writes a generated page, and its short table in README.md."""
+def renew(page: pathlib.Path, **parts: str) -> None:
+  """Renews generated parts of a page in its file."""
+  text = renewed(page, **parts)
   page.write_text(text, encoding="utf-8")
-  readme = with_table(README.read_text(encoding="utf-8"), name, table)
-  README.write_text(readme, encoding="utf-8")
