@@ -18,36 +18,21 @@ from website import markdown
 PAGE = markdown.ROOT / "docs" / "results" / "performance.md"
 FOLDER = PAGE.with_suffix("")
 
-# Tables of the page: script, and the measures that are shown.
+# Tables of the page: script, and the only measure that is shown; None: all.
 SECTIONS = {
-  "Training step": ("training_step", "a step"),
-  "Step of ELECTRA's pretraining": ("electra_step", "a step"),
-  "Epoch of fine-tuning": ("mrpc_epoch", "an epoch"),
+  "Training step": ("training_step", None),
+  "Step of ELECTRA's pretraining": ("electra_step", None),
+  "Epoch of fine-tuning": ("mrpc_epoch", None),
   "Inference, throughput": ("inference", "batches"),
   "Inference, median latency": ("inference", "median"),
-  "Sentence vectors, file to file": ("file_prediction", "batches"),
-  "Training of sentence embeddings": (
-    "embeddings",
-    "training",
-    "whole command",
-  ),
-  "Training of rerankers": ("reranking", "pairs"),
-  "Memory of a training step": ("peak_memory", "peak"),
-  "Tokenization": (
-    "tokenizer_speed",
-    "ids",
-    "tokens with offsets",
-    "ids with words",
-    "ids with offsets",
-  ),
-  "Pretraining data": (
-    "pretraining_data",
-    "whole command",
-    "its processor time",
-    "masks of an epoch",
-  ),
-  "Pretraining on packed rows": ("packing", "an epoch"),
-  "GPUs": ("gpu", "a step"),
+  "Sentence vectors, file to file": ("file_prediction", None),
+  "Training of sentence embeddings": ("embeddings", None),
+  "Training of rerankers": ("reranking", None),
+  "Memory of a training step": ("peak_memory", None),
+  "Tokenization": ("tokenizer_speed", None),
+  "Pretraining data": ("pretraining_data", None),
+  "Pretraining on packed rows": ("packing", None),
+  "GPUs": ("gpu", None),
 }
 
 # Rows of README.md: script, pattern of the work, measure, and pattern of this
@@ -131,9 +116,9 @@ def render(found: list[Result]) -> str:
   """The generated part of the page, of some results."""
   runs = list(dict.fromkeys(map(_run, found)))
   parts = []
-  for title, (benchmark, *measures) in SECTIONS.items():
+  for title, (benchmark, only) in SECTIONS.items():
     of_benchmark = [r for r in found if r.benchmark == benchmark]
-    if tables := list(_tables(of_benchmark, measures, runs)):
+    if tables := list(_tables(of_benchmark, only, runs)):
       parts += [f"## {title}\n", *tables]
   if runs:
     parts.append("## Runs\n")
@@ -172,15 +157,16 @@ def summary(found: list[Result]) -> str:
 
 
 def _tables(
-  found: list[Result], measures: Sequence[str], runs: list[tuple]
+  found: list[Result], only: str | None, runs: list[tuple]
 ) -> Iterator[str]:
   """The tables of a section: ratios, and metrics of models."""
   rows, metrics = [], []
   for result in found:
     link = _run_link(result, runs)
     for ratio in _to_the_fastest(result):
-      if ratio.measure in measures:
-        measure = f": {ratio.measure}" if len(measures) > 1 else ""
+      if only in (None, ratio.measure):
+        is_one = only or len(result.values) == 1
+        measure = "" if is_one else f": {ratio.measure}"
         cells = _compared(result, ratio)
         rows.append([f"{result.work}{measure}", *cells, link])
     for measure, by_side in result.values.items():
