@@ -103,8 +103,8 @@ def ours(settings: Settings) -> Answers:
     outputs = [float(session.run(loss))]
   electra.sample_tokens = sample_tokens
 
-  model_fn = run_pretraining.model_fn_builder(
-    config, None, 1e-4, 10**6, 10, False, False, **keywords, **objective
+  model_fn = training_step.make_model_fn(
+    run_pretraining, config, **keywords, **objective
   )
   description = training_step.describe(keywords)
   shapes = {name: array.shape for name, array in batch.items()}

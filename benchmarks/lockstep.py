@@ -266,7 +266,7 @@ def make_model_fn(settings: Settings, head: Any) -> tuple[Any, str]:
   from bertlib.settings import embedding_spec
   from bertlib.tasks.embeddings import embedding_losses
 
-  builder, arguments = {
+  script, arguments = {
     "classification": (run_classifier, {"num_labels": 2}),
     "regression": (run_classifier, {"num_labels": 1, "kind": "regression"}),
     "spans": (run_squad, {"mask_padding": True}),
@@ -291,14 +291,13 @@ def make_model_fn(settings: Settings, head: Any) -> tuple[Any, str]:
     precision="float32",
     bias_correction=True,
   )
-  model_fn = builder.model_fn_builder(
-    bert_config=config,
+  model_fn = training_step.make_model_fn(
+    script,
+    config,
     init_checkpoint=os.path.join(settings.model_dir, "bert_model.ckpt"),
     learning_rate=settings.learning_rate,
     num_train_steps=settings.steps,
     num_warmup_steps=int(0.1 * settings.steps),
-    use_tpu=False,
-    use_one_hot_embeddings=False,
     **keywords,
     **arguments,
   )

@@ -164,8 +164,10 @@ def graph_side(
     )
 
     num_steps = len(examples) // settings.batch_size
-    model_fn = training_step.classifier(
+    model_fn = training_step.make_model_fn(
+      run_classifier,
       read_config(settings),
+      num_labels=2,
       num_train_steps=num_steps * (settings.passes + 1),
       init_checkpoint=os.path.join(settings.model_dir, "bert_model.ckpt"),
       **keywords,

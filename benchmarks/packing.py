@@ -69,9 +69,7 @@ def epochs(settings: Settings) -> Answers:
       )
     return tf.data.make_one_shot_iterator(batches.prefetch(2)).get_next()
 
-  model_fn = run_pretraining.model_fn_builder(
-    config, None, 1e-4, 10**6, 10, False, False, **keywords
-  )
+  model_fn = training_step.make_model_fn(run_pretraining, config, **keywords)
   session, _, spec = training_step.start_session(
     model_fn, next_batch, settings.batch_size
   )

@@ -73,15 +73,11 @@ def ours(settings: Settings) -> Answers:
     input_fn = training_records.record_input_fn(
       file.name, layout, True, False, trim=True, by_length=True
     )
-    model_fn = run_reranker.model_fn_builder(
+    model_fn = training_step.make_model_fn(
+      run_reranker,
       config,
-      "listwise",
+      loss="listwise",
       init_checkpoint=os.path.join(settings.model_dir, "bert_model.ckpt"),
-      learning_rate=5e-5,
-      num_train_steps=1000,
-      num_warmup_steps=0,
-      use_tpu=False,
-      use_one_hot_embeddings=False,
       seed=1,
       **keywords,
     )

@@ -178,11 +178,13 @@ def graph_side(
   The mode is that of Estimator: "train" or "infer".
   """
   import modeling
+  import run_classifier
 
   batch = random_batch(settings)
   shape = [settings.batch_size if mode == "train" else None, None]
   shapes = {name: shape[: array.ndim] for name, array in batch.items()}
-  model_fn = classifier(modeling.BertConfig(**sizes(settings)), **keywords)
+  config = modeling.BertConfig(**sizes(settings))
+  model_fn = make_model_fn(run_classifier, config, num_labels=2, **keywords)
   yield from feed(settings, description, model_fn, batch, shapes, mode)
 
 
@@ -214,13 +216,10 @@ def feed(
   yield from passes(description, "a step", settings.steps, *call, **first)
 
 
-def classifier(config: Any, **more: Any) -> Callable:
-  """The `model_fn` of a classifier, of ours or of the original."""
-  import run_classifier
-
+def make_model_fn(script: Any, config: Any, **more: Any) -> Callable:
+  """The `model_fn` of a script, of ours or of the original."""
   arguments = {
     "bert_config": config,
-    "num_labels": 2,
     "init_checkpoint": None,
     "learning_rate": 5e-5,
     "num_train_steps": 1000,
@@ -228,7 +227,7 @@ def classifier(config: Any, **more: Any) -> Callable:
     "use_tpu": False,
     "use_one_hot_embeddings": False,
   }
-  return run_classifier.model_fn_builder(**{**arguments, **more})
+  return script.model_fn_builder(**{**arguments, **more})
 
 
 def start_session(
