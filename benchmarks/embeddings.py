@@ -110,22 +110,14 @@ def write_data(folder: str) -> Iterator[tuple[str, dict[str, str]]]:
 def write_retrieval(folder: str) -> None:
   """Writes questions and paragraphs to find, in the layout of BEIR."""
   pairs = list(inference_works.squad_questions(FLAGS.squad_dev_file))
-  id_of: dict[str, str] = {}
-  for _, document in pairs:
-    id_of.setdefault(document, f"d{len(id_of)}")
-  os.makedirs(os.path.join(folder, "qrels"))
-  results.write_rows(
-    os.path.join(folder, "corpus.jsonl"),
-    ({"_id": name, "text": text} for text, name in id_of.items()),
+  texts = dict.fromkeys(document for _, document in pairs)
+  id_of = {text: f"d{number}" for number, text in enumerate(texts)}
+  results.write_beir(
+    folder,
+    {name: text for text, name in id_of.items()},
+    {f"q{number}": query for number, (query, _) in enumerate(pairs)},
+    [(f"q{n}", id_of[document], 1) for n, (_, document) in enumerate(pairs)],
   )
-  results.write_rows(
-    os.path.join(folder, "queries.jsonl"),
-    ({"_id": f"q{i}", "text": query} for i, (query, _) in enumerate(pairs)),
-  )
-  with open(os.path.join(folder, "qrels", "test.tsv"), "w") as file:
-    print("query-id", "corpus-id", "score", sep="\t", file=file)
-    for index, (_, document) in enumerate(pairs):
-      print(f"q{index}", id_of[document], 1, sep="\t", file=file)
 
 
 def ours(settings: Settings) -> Answers:

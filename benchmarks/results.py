@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Callable, NamedTuple
 
 # Value of each pass, by measure and side.
@@ -206,10 +206,27 @@ def read(path: str) -> list[Result]:
   return found
 
 
-def write_rows(path: str, rows: Iterable[dict[str, Any]]) -> None:
+def write_rows(path: str | os.PathLike, rows: Iterable[dict[str, Any]]) -> None:
   """Writes a file of JSON lines."""
   with open(path, "w", encoding="utf-8") as file:
     file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def write_beir(
+  folder: str | os.PathLike,
+  corpus: Mapping[str, str],  # texts by id
+  queries: Mapping[str, str],  # texts by id
+  judgments: Iterable[tuple[str, str, int]],  # ids of both, and the score
+  split: str = "test",
+) -> None:
+  """Writes a search in the layout of BEIR; its other splits stay."""
+  os.makedirs(os.path.join(folder, "qrels"), exist_ok=True)
+  for name, texts in (("corpus", corpus), ("queries", queries)):
+    rows = ({"_id": id_, "text": text} for id_, text in texts.items())
+    write_rows(os.path.join(folder, f"{name}.jsonl"), rows)
+  with open(os.path.join(folder, "qrels", f"{split}.tsv"), "w") as file:
+    for row in [("query-id", "corpus-id", "score"), *judgments]:
+      print(*row, sep="\t", file=file)
 
 
 @contextlib.contextmanager

@@ -1,10 +1,10 @@
 """A tiny model of sentence vectors, and the texts that it is trained on."""
 
-import json
-
 import commands
 import tiny_model
 from tiny_model import flags
+
+from benchmarks import results
 
 NAMES = ["ann", "bob", "cat", "dan"]
 CITIES = ["paris", "rome", "oslo", "lima"]
@@ -37,27 +37,17 @@ def write_data(folder):
   write_table(folder / "labeled.tsv", ["text", "label"], texts)
   (folder / "queries.txt").write_text("".join(f"{a}\n" for a, _ in PAIRS))
   (folder / "corpus.txt").write_text("".join(f"{b}\n" for _, b in PAIRS))
-  write_beir(folder / "beir")
+  results.write_beir(
+    folder / "beir",
+    {f"d{number}": text for number, (_, text) in enumerate(PAIRS)},
+    {f"q{number}": text for number, (text, _) in enumerate(PAIRS)},
+    [(f"q{number}", f"d{number}", 1) for number in range(len(PAIRS))],
+  )
 
 
 def write_table(path, header, rows):
   lines = ["\t".join(map(str, row)) for row in [header, *rows]]
   path.write_text("".join(f"{line}\n" for line in lines))
-
-
-def write_beir(folder):
-  """Writes the pairs in the layout of BEIR."""
-  (folder / "qrels").mkdir(parents=True)
-  with open(folder / "corpus.jsonl", "w") as file:
-    for number, (_, text) in enumerate(PAIRS):
-      row = {"_id": f"d{number}", "title": "", "text": text}
-      file.write(json.dumps(row) + "\n")
-  with open(folder / "queries.jsonl", "w") as file:
-    for number, (text, _) in enumerate(PAIRS):
-      file.write(json.dumps({"_id": f"q{number}", "text": text}) + "\n")
-  judgments = [(f"q{i}", f"d{i}", 1) for i in range(len(PAIRS))]
-  names = ["query-id", "corpus-id", "score"]
-  write_table(folder / "qrels" / "test.tsv", names, judgments)
 
 
 _FIRST = "--text_columns=first,second"

@@ -1,11 +1,11 @@
 """A tiny reranker, and the data that it is trained on."""
 
-import json
-
 import commands
 import tiny_model
 from tiny_embeddings import CONFIG, PAIRS, VOCAB, write_table
 from tiny_model import flags
+
+from benchmarks import results
 
 # A query, its document and two others, which are questions.
 LISTS = [
@@ -28,7 +28,7 @@ def write_data(folder):
   lines = [f"{query}\t{document}\n" for query, document, _ in pairs]
   (folder / "texts.tsv").write_text("".join(lines))
   # Every second row has one negative.
-  write_lines(
+  results.write_rows(
     folder / "mined.jsonl",
     [
       {
@@ -43,27 +43,18 @@ def write_data(folder):
   write_beir(folder / "beir")
 
 
-def write_lines(path, rows):
-  path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
 def write_beir(folder):
   """Writes queries with judgments, and a run that finds others first."""
-  (folder / "qrels").mkdir(parents=True)
-  texts = {
+  corpus = {
     f"{name}{number}": text
     for number, (_, *documents) in enumerate(LISTS)
     for name, text in zip("dab", documents)
   }
-  corpus = [{"_id": id_, "text": text} for id_, text in texts.items()]
-  write_lines(folder / "corpus.jsonl", corpus)
-  queries = [{"_id": f"q{i}", "text": row[0]} for i, row in enumerate(LISTS)]
-  write_lines(folder / "queries.jsonl", queries)
-  names = ["query-id", "corpus-id", "score"]
+  queries = {f"q{number}": row[0] for number, row in enumerate(LISTS)}
   judgments = [(f"q{i}", f"d{i}", 1) for i in range(len(LISTS))]
-  write_table(folder / "qrels" / "test.tsv", names, judgments)
+  results.write_beir(folder, corpus, queries, judgments)
   judgments += [(f"q{i}", f"a{i}", -1) for i in range(len(LISTS))]
-  write_table(folder / "qrels" / "train.tsv", names, judgments)
+  results.write_beir(folder, corpus, queries, judgments, split="train")
   # q0 has no right candidate, and q1 none at all.
   run = [
     f"q{i} Q0 {name}{i} {rank} {5 - rank} others\n"
