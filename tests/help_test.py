@@ -74,7 +74,7 @@ def test_absl_prints_its_own_kinds_of_help():
   assert "train_batch_size" in {name.text for name in names}
   done = commands.run("run_ner.py", "--helpshort")
   assert done.stdout.endswith("Try --helpfull to get a list of all flags.\n")
-  assert "--train_batch_size: Number of windows" in done.stdout
+  assert "--train_batch_size: Windows per" in done.stdout
 
 
 def test_a_denied_help_flag_prints_no_help():
