@@ -12,7 +12,7 @@ from bertlib.cli.errors import InputError
 from bertlib.data import batch_predictor, model_inputs, tables, text_groups
 from bertlib.data.batch_predictor import BatchPredictor, FileFormat
 from bertlib.data.text_groups import Columns
-from bertlib.settings.common import LongDocumentSettings
+from bertlib.settings.common import LongDocumentSettings, TableSettings
 
 
 def activate(description: Mapping[str, Any], logits: np.ndarray) -> np.ndarray:
@@ -51,12 +51,30 @@ def pair_rows(
   settings: Any,  # `RankingSettings`
 ) -> tuple[Iterable[Any], Callable[[Any], tuple[str, ...]]]:
   """Rows of --predict_file, and a function that gives the pair of each."""
-  names = () if settings.flags.do_train else settings.text_columns or ()
-  columns = Columns(names[:2] or ("1", "2"))
+  path, names = settings.predict_file, (settings.text_columns or ())[:2]
+  if settings.flags.do_train or not names:
+    names = _pair_columns(path, settings.text, names)
   rows, example = text_groups.open_table(
-    settings.predict_file, columns, None, settings.text
+    path, Columns(names), None, settings.text
   )
   return rows, lambda row: tuple(example(row).texts)
+
+
+def _pair_columns(
+  path: str, text: TableSettings, trained: Sequence[str]
+) -> Sequence[str]:
+  """Columns of a file of pairs: the first two, or keys of JSON Lines."""
+  if not tables.holds_objects(path, text.codec):
+    return "1", "2"
+  # Objects have no order.
+  keys = tables.json_object(next(tables.read_lines(path, text.codec)))
+  for names in (trained, ("query", "document")):
+    if len(names) == 2 and {*names} <= {*keys}:
+      return names
+  raise InputError(
+    f"{path}: its keys are {', '.join(keys)}, not query and document. Rename"
+    " them, or name them by --text_columns"
+  )
 
 
 class RankedDocument(NamedTuple):

@@ -161,10 +161,11 @@ class RankingSettings(TrainingSettings):
   predict_file: str | None = option.path(
     None,
     "Pairs of query and document to score, one per line with a tab between"
-    " them, or a table, whose columns --text_columns names where nothing is"
-    " trained; - for standard input. Scores of NAME.tsv go to"
-    " NAME_predictions.jsonl and .tsv. Or a folder in the layout of BEIR, whose"
-    " --candidates are ranked: NAME_run.trec and NAME_predictions.jsonl.",
+    " them, or JSON Lines with these keys, or a table, whose columns"
+    " --text_columns names where nothing is trained; - for standard input."
+    " Scores of NAME.tsv go to NAME_predictions.jsonl and .tsv. Or a folder in"
+    " the layout of BEIR, whose --candidates are ranked: NAME_run.trec and"
+    " NAME_predictions.jsonl.",
     basic=True,
     needs="do_predict",
   )

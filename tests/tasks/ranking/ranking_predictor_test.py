@@ -3,10 +3,14 @@
 import numpy as np
 import pytest
 import tiny_huggingface
+from parametrize import parametrize
 from refused import refusal
 
 import run_classifier
+from bertlib.cli import option
+from bertlib.tasks.ranking import ranking_predictor
 from bertlib.tasks.ranking.ranking_predictor import RankingPredictor
+from bertlib.tasks.ranking.settings import RankingSettings
 
 pytestmark = pytest.mark.unit
 
@@ -35,6 +39,35 @@ def test_the_best_documents_are_returned_with_their_logits():
   found = Lengths("identity").rank("query", ["a", "bbb", "cc"], top_k=2)
   assert [(one.index, one.score) for one in found] == [(1, 3), (2, 2)]
   assert Lengths("identity").rank("query", []) == []
+
+
+@parametrize(
+  "columns, trains",
+  ([], False),
+  (["document", "query"], False),
+  (["query", "positive", "negatives"], True),
+  (["document", "query", "negatives"], True),
+)
+def test_pairs_of_json_lines_are_found_by_their_keys(tmp_path, columns, trains):
+  path = tmp_path / "a.jsonl"
+  path.write_text('{"id": 7, "document": "x", "query": "y"}\n')
+  settings = option.make(
+    RankingSettings,
+    predict_file=str(path),
+    text_columns=columns,
+    do_train=trains,
+  )
+  rows, pair = ranking_predictor.pair_rows(settings)
+  expected = ("x", "y") if columns[:1] == ["document"] else ("y", "x")
+  assert [*map(pair, rows)] == [expected]
+
+
+def test_pairs_of_other_keys_are_refused(tmp_path):
+  path = tmp_path / "a.jsonl"
+  path.write_text('{"id": 7, "text": "x"}\n')
+  settings = option.make(RankingSettings, predict_file=str(path))
+  message = refusal(ranking_predictor.pair_rows, settings)
+  assert message.startswith(f"{path}: its keys are id, text, not query and doc")
 
 
 def test_a_query_is_one_text():
