@@ -74,7 +74,7 @@ def test_files_are_read_in_their_order_and_encoding(tmp_path):
   paths = [str(tmp_path / "b.gz"), str(tmp_path / "a")]
   write(tmp_path / "a", "first\nlast")
   (tmp_path / "b.gz").write_bytes(gzip.compress(b"\xe9\r\n\n"))
-  encoding = create_vocab.text_files.Encoding("latin-1")
+  encoding = create_vocab.Encoding("latin-1")
   lines = ["é\r", "", "first", "last"]
   assert list(create_vocab.read_text(paths, encoding)) == lines
 

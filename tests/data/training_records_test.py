@@ -18,7 +18,9 @@ from bertlib.tasks.pretraining import pretraining_inputs, training_batches
 
 pytestmark = pytest.mark.graph
 
-LAYOUT = pretraining_inputs.limited_layout(modeling.BertConfig(9), 4, 2)
+LAYOUT = pretraining_inputs.limited_layout(
+  modeling.BertConfig(9, type_vocab_size=2), 4, 2
+)
 ROW = {
   "input_ids": [2, 8, 3, 0],
   "input_mask": [1, 1, 1, 0],
