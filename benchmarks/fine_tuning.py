@@ -16,7 +16,6 @@ Another folder of --receipts starts with the commands of the published ones.
 from __future__ import annotations
 
 import datetime
-import functools
 import json
 import os
 import pathlib
@@ -31,7 +30,6 @@ from bertlib.cli.errors import InputError
 from bertlib.io import files, receipt_file
 from bertlib.reporting import receipts
 
-_PEERS = ("torch", "transformers", "sentence-transformers")
 PUBLISHED = pathlib.Path("docs/results/fine_tuning")  # receipts of the page
 TASKS = [path.stem for path in sorted(PUBLISHED.glob("*.json"))]
 
@@ -43,7 +41,7 @@ def main(_: list[str]) -> None:
       f"--tasks={','.join(sorted(unknown))}: there is no such task. There are"
       f" {', '.join(TASKS)}"
     )
-  side_by_side.check_peers(*_PEERS, "seqeval")
+  side_by_side.check_peers("sentence-transformers", "seqeval")
   for task in FLAGS.tasks:
     path = os.path.join(FLAGS.receipts, f"{task}.json")
     receipt = read_receipt(path)
@@ -149,22 +147,9 @@ def train_peer(
     "processor_seconds": round(done.processor_seconds, 1),
     "precision": precision,
     "device": receipts.device(),
-    "versions": peer_versions(),
+    "versions": found["versions"],
     "metrics": {name: found[name] for name in receipt["metrics"]},
   }
-
-
-@functools.cache
-def peer_versions() -> dict[str, str]:
-  """Versions of Python and of the packages of the peers."""
-  code = (
-    "import importlib.metadata as m, json, platform\n"
-    "found = {d.metadata['Name']: d.version for d in m.distributions()}\n"
-    f"names = {_PEERS!r}\n"
-    "print(json.dumps({'python': platform.python_version()}"
-    " | {n: found[n] for n in names if n in found}))"
-  )
-  return json.loads(run_command([FLAGS.peer_python, "-c", code]).output)
 
 
 def run(python: str, command: str, values: dict[str, str]) -> Done:

@@ -195,7 +195,8 @@ def main(_: list[str]) -> None:
     train(model)
   found = make_evaluator()(model)
   names = {name: ours for name, ours in METRICS.items() if name in found}
-  print(json.dumps({ours: float(found[name]) for name, ours in names.items()}))
+  metrics = {ours: float(found[name]) for name, ours in names.items()}
+  print(json.dumps(metrics | {"versions": side_by_side.versions()}))
 
 
 if __name__ == "__main__":

@@ -339,6 +339,7 @@ def main(_: list[str]) -> None:
   line = {
     **{name: getattr(FLAGS, name) for name in names},
     "steps": num_steps,
+    "versions": side_by_side.versions(),
     **{name: round(float(v), 4) for name, v in job.evaluate().items()},
   }
   print(json.dumps(line))
