@@ -37,7 +37,6 @@ def define_flags() -> None:
   """Defines the flags."""
   side_by_side.define_flags(
     passes=3,
-    **side_by_side.MODEL,
     steps=(20, "Steps per pass."),
     speed=(True, "Whether to measure speed."),
     toy=(False, "Tiny models and few steps."),
