@@ -29,12 +29,13 @@ import random
 import time
 import tracemalloc
 from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any, Callable
 
 import tokenization
-from benchmarks import results, side_by_side
+from benchmarks import side_by_side
 from benchmarks.side_by_side import FLAGS
-from bertlib.cli.errors import InputError
+from bertlib.cli.errors import InputError, needs_package
 from bertlib.data import subword_tokenizer
 
 
@@ -49,18 +50,19 @@ def main(_: list[str]) -> None:
     (SUBWORD_MAKERS, SUBWORD_KINDS) if is_json else (MAKERS, KINDS)
   )
   print(check_equal(makers, kinds, lines), flush=True)
-  values = {kind: {side: [] for side in sides} for kind, sides in kinds.items()}
-  for number in range(FLAGS.passes):
-    for kind, sides in kinds.items():
-      for side in list(sides)[:: -1 if number % 2 else 1]:
-        tokenizer = makers[side]()
-        gc.collect()
-        start = time.process_time()
-        result = sides[side](tokenizer, lines)
-        seconds = time.process_time() - start
-        del result  # freed after the time is taken
-        values[kind][side].append(seconds / len(lines))
-    results.show_pass(number + 1, values)
+
+  def seconds_per_line(side):
+    for kind, functions in kinds.items():
+      tokenizer = makers[side.name]()
+      gc.collect()
+      start = time.process_time()
+      result = functions[side.name](tokenizer, lines)
+      seconds = time.process_time() - start
+      del result  # freed after the time is taken
+      yield {kind: seconds / len(lines)}
+
+  sides = [SimpleNamespace(name=name) for name in makers]
+  values = side_by_side.alternate(sides, FLAGS.passes, seconds_per_line)
   answer = {"description": "", "versions": side_by_side.versions()}
   name = os.path.basename(FLAGS.text_file)
   work = f"{len(lines):,} lines of {name}"
@@ -83,13 +85,11 @@ def ours() -> tokenization.FullTokenizer:
 
 def peer() -> Any:
   """BERT's tokenizer of the package `tokenizers`."""
-  try:
+  with needs_package(
+    "the package tokenizers is missing: pip install tokenizers"
+  ):
     import tokenizers
     from tokenizers import models, normalizers, pre_tokenizers
-  except ImportError as error:
-    raise InputError(
-      "the package tokenizers is missing: pip install tokenizers"
-    ) from error
   vocab = tokenization.load_vocab(FLAGS.vocab_file)
   tokenizer = tokenizers.Tokenizer(
     models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=200)
