@@ -148,8 +148,8 @@ def initialize_from_checkpoint(
     if missing:
       raise InputError(
         f"{trained}: lacks {missing[0]}, so it was not trained with these flags"
-        " (--precision, --task_name, ...). Give those again, or name another"
-        " --output_dir and this checkpoint as --init_checkpoint"
+        " (--objective, --precision, --task_name, ...). Give those again, or"
+        " name another --output_dir and this checkpoint as --init_checkpoint"
       )
     if tf.trainable_variables():  # else they are constants
       check_trained(trained, weights_of_graph())
