@@ -71,6 +71,8 @@ _TEXTS = [
     logged="train.tsv: 4 pairs have another label or score than an equal pair",
   ),
   beir("judgments without negatives", "q0\td0\t1\n"),
+  ranking("rows of standard input", "--train_file=- " + _LISTS,
+          stdin=b"a\tb\tc\n" + b"x\ty\tz\n" * 8),
 ]  # fmt: skip
 
 _LINE = "q0 Q0 d0 1 2.5 name\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -72,6 +73,8 @@ def open_groups(
   if beir.is_beir(path):
     read = [*_judged_groups(beir.read(path, "train"), loss)].__iter__
   else:
+    if path == "-" or os.path.exists(path) != os.path.isfile(path):
+      raise InputError(f"--train_file={path}: is read twice. Name a file")
     scores = settings.objective.teacher_scores_column
     columns = settings.columns._replace(list_scores=scores)
     max_score = settings.max_score if loss == "bce" else None
