@@ -114,7 +114,7 @@ def _check_disk(
   if writes_records:
     num_rows = lengths.num_examples * run.task.num_rows
     num_bytes = 5 * num_rows * settings.model.max_seq_length
-  if num_steps:
+  if run.flags.do_train:
     num_weights = model_folder.num_weights(run.config)
     if generator := run.step_shape.generator:
       num_weights += model_folder.num_weights(generator[0])
@@ -172,9 +172,9 @@ def checkpoint_bytes(
   """Bytes of all checkpoints that are kept at the same time."""
   # A weight takes 4 bytes and its two moments 8; the best checkpoint has no
   # moments. While a new checkpoint is written, there is one more of each.
-  every = settings.flags.steps_per_checkpoint
-  kept = (
-    min(settings.flags.keep_checkpoint_max, num_train_steps // every + 1) + 1
-  )
-  best = 2 if settings.flags.eval_steps else 0
-  return num_weights * 4 * (3 * kept + best)
+  flags = settings.flags
+  kept = flags.keep_checkpoint_max
+  if num_train_steps:  # which are not known within a budget
+    kept = min(kept, num_train_steps // flags.steps_per_checkpoint + 1)
+  best = 2 if flags.eval_steps else 0
+  return num_weights * 4 * (3 * (kept + 1) + best)

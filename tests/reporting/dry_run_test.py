@@ -19,6 +19,7 @@ import run_pretraining
 import run_reranker
 import run_squad
 import tokenization
+from bertlib.checkpoints import model_folder
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
@@ -171,6 +172,7 @@ def test_too_little_disk_space_is_refused(monkeypatch):
   ({}, 5, 2 * 12),
   ({}, 15, 3 * 12),
   ({}, 1000, 3 * 12),
+  ({}, 0, 3 * 12),  # within a budget
   ({"eval_steps": 100, "keep_checkpoint_max": 7}, 1000, 8 * 12 + 2 * 4),
 )
 def test_checkpoint_bytes_count_checkpoints(flags, num_steps, expected):
@@ -197,13 +199,14 @@ def estimate(monkeypatch):
     precision, "product_rates", lambda *_, **__: {"float32": 1e9}
   )
 
-  def estimate(devices, **flags):
+  def estimate(devices, count_steps=None, **flags):
     settings = option.make(ClassifierSettings, do_train=True, **flags)
     devices = Devices(settings.devices, **devices)
     run = Run(settings, devices, TASK, CONFIG, None, None, None)
     plan = step_plan.Plan(FastCompute(), StepOptions())
     lengths = example_checks.LengthSummary(100, 50.0)
-    training_checks.estimate_training(Steps(True), run, plan, lengths)
+    step = Steps(True)
+    training_checks.estimate_training(step, run, plan, lengths, count_steps)
 
   return estimate
 
@@ -240,6 +243,18 @@ def test_disk_and_time_are_of_the_runs_of_all_seeds(monkeypatch, estimate, log):
   log = [line for line in log if line.startswith("time:")]
   one, three = (float(re.search(r"for (\S+) operations", m)[1]) for m in log)
   assert three == pytest.approx(3 * one, rel=0.01)
+
+
+def test_checkpoints_of_an_unknown_number_of_steps_take_disk(
+  monkeypatch, estimate
+):
+  checked = []
+  monkeypatch.setattr(
+    training_checks, "check_disk", lambda _, size: checked.append(size)
+  )
+  estimate({}, count_steps=lambda _: 0, keep_checkpoint_max=7)
+  num_weights = model_folder.num_weights(CONFIG)
+  assert checked == [8 * 12 * num_weights + 5 * 100 * 128]
 
 
 def test_too_little_memory_names_what_helps(caplog):
