@@ -18,6 +18,7 @@ import run_classifier
 import run_embeddings
 import run_ner
 import run_pretraining
+import run_reranker
 import run_squad
 from bertlib.cli import option
 from bertlib.data import tf_records
@@ -31,6 +32,7 @@ from bertlib.tasks.embeddings.settings import EmbeddingSettings
 from bertlib.tasks.ner.settings import NerSettings
 from bertlib.tasks.pretraining import pretraining_instances
 from bertlib.tasks.pretraining.settings import PretrainingSettings
+from bertlib.tasks.ranking.settings import RankingSettings
 from bertlib.tasks.squad.settings import SquadSettings
 from bertlib.training import loop
 from bertlib.training.runs import Run
@@ -77,10 +79,13 @@ def run_of(
     "ner": NerSettings,
     "pretraining": PretrainingSettings,
     "embeddings": EmbeddingSettings,
+    "reranking": RankingSettings,
   }.get(first, ClassifierSettings)
   more = ["--warmup_proportion=0"]
   if first == "pretraining":
     more = ["--max_predictions_per_seq=3", "--num_warmup_steps=0"]
+    if kind == "electra":
+      more.append("--objective=electra")
   settings = settings_of(command, *more, *arguments)
   if first == "squad":
     task = run_squad.make_task(settings)
@@ -93,11 +98,17 @@ def run_of(
         LENGTH, 3, max_sequences_per_row=4
       )
       task = dataclasses.replace(task, features=layout)
+    elif kind == "electra":  # whose draws are added to batches
+      draws = {"masked_lm_draws": tf_records.Feature((3,), is_float=True)}
+      task = dataclasses.replace(task, features=task.features | draws)
   elif first == "embeddings":
     texts = LABELS[: {"triplets": 3, "labeled_texts": 1}.get(kind, 2)]
     train_set = [Example(list(texts), score) for score in (0.0, 1.0)]
     data = embedding_inputs.Data(kind, train_set, None, (), (), (), {})
     task = run_embeddings.make_task(settings, data)
+  elif first == "reranking":
+    data = types.SimpleNamespace(train=types.SimpleNamespace(num_documents=3))
+    task = run_reranker.make_task(settings, kind, data)
   else:
     problem = Problem(first, () if first == "regression" else LABELS)
     data = types.SimpleNamespace(problem=problem, metrics=[], model_task="task")
@@ -137,6 +148,8 @@ def random_batch(
   batch = {}
   for name, (shape, is_float, *_) in layout.items():
     values = random.integers(0, limits.get(name, 2), [batch_size, *shape])
+    if name == "labels":
+      values[:, 0] = 1  # of documents: a query has a relevant one
     batch[name] = values.astype(np.float32 if is_float else np.int32)
   lengths = random.integers(length * 4 // 10, length, [batch_size, 1])
   mask = np.arange(length) < lengths

@@ -41,6 +41,8 @@ TASKS = (
   "embeddings labeled_texts",
   "pretraining",
   "pretraining packed",
+  "pretraining electra",
+  "reranking listwise",
 )
 BFLOAT16 = "--precision=bfloat16", "--recompute_activations"
 VARIANTS = ("--precision=float32",), BFLOAT16, ("--precision=float16",)

@@ -114,8 +114,11 @@ def losses_of(model_fn, batch):
   ("multi_label weighted", "--freeze_layers=1", "--freeze_embeddings"),
   ("multiple_choice", "--recompute_activations"),
   ("squad", "--version_2_with_negative"),
+  ("ner",),
+  ("reranking listwise",),
   ("embeddings triplets", "--temperature=1", ACCUMULATED),
   ("pretraining", "--optimizer=lamb"),
+  ("pretraining electra",),
   ("regression", "--freeze_layers=1", "--precision=bfloat16"),
   ids=" ".join,
 )
