@@ -212,6 +212,17 @@ def test_standard_input_and_output_have_the_same_lines(folder_of, tmp_path):
   assert "tensorflow" not in done.stderr.lower()
 
 
+def test_the_log_has_the_form_of_all_commands_with_openvino(
+  folder_of, tmp_path
+):
+  pytest.importorskip("openvino", reason="pip install -e .[test]")
+  source, output = write(tmp_path, "a.txt", LINES), tmp_path / "a.jsonl"
+  flag = "--engine=openvino"
+  done = run(folder_of("single"), source, output, flag, own_process=True)
+  lines = done.stderr.splitlines()
+  assert lines and all(re.match(r"\d\d:\d\d:\d\d ", x) for x in lines), lines
+
+
 # Blocks
 
 

@@ -13,6 +13,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Iterable, Sequence
+from logging import root as log_root
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -387,7 +388,10 @@ def _start_engine(
   with needs_package(
     f"engine={engine!r}: is not installed. Install it: pip install {engine}"
   ):
+    handlers = [*log_root.handlers]
     library = importlib.import_module(engine)
+    for handler in handlers:  # OpenVINO removes that of absl
+      log_root.addHandler(handler)
   try:
     return _ENGINES[engine](library, path, settings)
   except Exception as error:  # each engine has classes of its own
