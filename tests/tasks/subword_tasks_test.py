@@ -38,7 +38,7 @@ def windows_of(tokenizer, context, *answers):
 
 
 def decoded(tokenizer, examples, windows, logits):
-  arguments = examples, windows, logits, False, tokenizer
+  arguments = examples, windows, logits, tokenizer
   finder = squad_decoding.AnswerFinder(*arguments)
   return squad_decoding.find_answers(finder, AnswerSettings()).predictions["q"]
 
