@@ -6,6 +6,7 @@ import math
 import random
 import re
 import shutil
+import types
 
 import commands
 import numpy as np
@@ -40,18 +41,19 @@ import optimization
 import run_pretraining
 import tokenization
 from bertlib.checkpoints import initialize
+from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.tasks.classification import classification_records
 from bertlib.tasks.pretraining import (
   dynamic_masking,
-  fill_mask,
   masking,
   objectives,
   pretraining_inputs,
   pretraining_instances,
   training_batches,
 )
+from bertlib.tasks.pretraining.settings import PretrainingSettings
 
 pytestmark = pytest.mark.graph
 
@@ -930,8 +932,15 @@ def test_texts_that_are_too_long_are_cut_and_counted(place, caplog):
   tokenizer = tokenization.FullTokenizer(
     str(place / "vocab.txt"), never_split=["[MASK]"]
   )
-  (place / "long.txt").write_text("the cat sat [MASK]\nthe cat\n")
+  path = place / "long.txt"
+  path.write_text("the cat sat [MASK]\nthe cat\n")
+  settings = option.make(
+    PretrainingSettings, predict_file=str(path), max_seq_length=5
+  )
+  run = types.SimpleNamespace(
+    settings=settings, config=CONFIG, tokenizer=tokenizer
+  )
   with caplog.at_level("WARNING"):
-    lines = fill_mask.read_lines(str(place / "long.txt"), tokenizer, 5)
+    lines = pretraining_inputs.read_lines(run)
   assert "1 lines truncated to 5 tokens" in caplog.text
   assert [line.positions for line in lines] == [[], [1, 2]]

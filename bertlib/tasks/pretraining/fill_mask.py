@@ -16,7 +16,6 @@ import numpy as np
 import tokenization
 from bertlib.cli import terminal
 from bertlib.cli.absl import logging
-from bertlib.cli.errors import InputError
 from bertlib.data import batch_predictor, model_inputs, tf_records
 from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.io import text_files
@@ -41,27 +40,6 @@ class Line(NamedTuple):
   def is_pair(self) -> bool:
     """True for two texts."""
     return max(self.encoded.segment_ids) > 0
-
-
-def read_lines(
-  path: str,  # "-" for standard input
-  tokenizer: tokenization.Tokenizer,  # finds masks
-  max_seq_length: int,
-  encoding: text_files.Encoding | None = None,
-) -> list[Line]:
-  """Reads and encodes texts, one per line; " ||| " separates a pair."""
-  lines = [
-    encode_line(pair, tokenizer, max_seq_length)
-    for pair in text_files.read_pairs(path, encoding)
-  ]
-  if not lines:
-    raise InputError(f"{path}: has no lines")
-  num_truncated = sum(line.encoded.num_truncated_tokens > 0 for line in lines)
-  if num_truncated:
-    logging.warning(
-      "%d lines truncated to %d tokens", num_truncated, max_seq_length
-    )
-  return lines
 
 
 def encode_line(

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 import modeling
 from bertlib.cli.errors import InputError
 from bertlib.data import example_checks, tf_records, training_records
-from bertlib.io import files
+from bertlib.io import files, text_files
 from bertlib.io.files import find_files, split_names
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.tasks.pretraining import fill_mask, masking, pretraining_instances
@@ -314,16 +314,20 @@ def read_lines(run: Run) -> list[fill_mask.Line]:
       f"--top_k={settings.top_k}: more than the {config.vocab_size} entries"
       " of the vocabulary. Give fewer"
     )
-  lines = fill_mask.read_lines(
-    settings.predict_file,
-    run.tokenizer,
-    settings.model.max_seq_length,
-    settings.text.codec,
-  )
+  path, length = settings.predict_file, settings.model.max_seq_length
+  lines = [
+    fill_mask.encode_line(pair, run.tokenizer, length)
+    for pair in text_files.read_pairs(path, settings.text.codec)
+  ]
+  if not lines:
+    raise InputError(f"{path}: has no lines")
+  num_truncated = sum(line.encoded.num_truncated_tokens > 0 for line in lines)
+  if num_truncated:
+    logging.warning("%d lines truncated to %d tokens", num_truncated, length)
   has_pairs = [line.is_pair for line in lines]
   if not (settings.chosen_objective.predicts_tokens or all(has_pairs)):
     raise InputError(
-      f"{settings.predict_file}: has lines of one text, but the model predicts"
+      f"{path}: has lines of one text, but the model predicts"
       ' next sentences alone. Write " ||| " before the second text of each line'
     )
   return lines
