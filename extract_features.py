@@ -141,30 +141,6 @@ def convert_examples_to_features(
   return features
 
 
-def encode_texts(
-  texts: Iterable[Sequence[str | None]],  # of `read_texts`
-  tokenizer: tokenization.Tokenizer,
-  max_seq_length: int,
-  cutting: LongTextSettings,
-  num_windows: array[int],  # receives the number of records of each text
-) -> Iterator[dict[str, Any]]:
-  """Converts texts to records; logs how many were truncated."""
-  num_truncated = 0
-  encoded = model_inputs.encode_windows(
-    tokenizer, texts, max_seq_length, cutting
-  )
-  for unique_id, rows in enumerate(encoded):
-    model_inputs.warn_of_many_windows(f"line {unique_id + 1}", len(rows))
-    num_windows.append(len(rows))
-    for *features, num_lost in rows:
-      num_truncated += num_lost > 0
-      yield {"unique_ids": unique_id, **dict(zip(_TOKENS, features))}
-  if num_truncated:
-    logging.warning(
-      "%d lines truncated to %d tokens", num_truncated, max_seq_length
-    )
-
-
 def record_layout(max_seq_length: int) -> tf_records.Layout:
   """Layout of records with `max_seq_length` tokens."""
   tokens = tf_records.Feature((max_seq_length,), per_token=True)
@@ -390,18 +366,29 @@ def write_features(
 ) -> int:
   """Writes the features of all texts; returns the number of texts."""
   config, vectors = model.config, model.vectors
+  length, num_windows = settings.model.max_seq_length, array("i")
+
+  def make_records() -> Iterator[dict[str, Any]]:
+    """Yields the records of texts; logs how many were truncated."""
+    num_truncated, texts = 0, read_texts(settings, vectors)
+    encoded = model_inputs.encode_windows(
+      model.tokenizer, texts, length, vectors.cutting
+    )
+    for unique_id, rows in enumerate(encoded):
+      model_inputs.warn_of_many_windows(f"line {unique_id + 1}", len(rows))
+      num_windows.append(len(rows))
+      for *features, num_lost in rows:
+        num_truncated += num_lost > 0
+        yield {"unique_ids": unique_id, **dict(zip(_TOKENS, features))}
+    if num_truncated:
+      logging.warning("%d lines truncated to %d tokens", num_truncated, length)
+
   is_npz = settings.output_format == "npz"
   mode = "wb" if is_npz else "w"
   with files.atomic_write(settings.output_file, mode) as output:
     records = os.path.join(folder, "input.tf_record")
-    num_windows, texts = array("i"), read_texts(settings, vectors)
-    length = settings.model.max_seq_length
     num_rows = tf_records.write_records(
-      records,
-      encode_texts(
-        texts, model.tokenizer, length, vectors.cutting, num_windows
-      ),
-      record_layout(length),
+      records, make_records(), record_layout(length)
     )
     if not num_windows:
       raise InputError(f"{settings.input_file}: has no lines")
