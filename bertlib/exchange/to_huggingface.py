@@ -150,7 +150,19 @@ def _as_class(
     unused = [row.tensorflow for row in parts.pop("pooler", ())]
     notes += from_huggingface.left_out(unused)
   _check_kind(config, config_file)
-  tensors = _as_tensors(variables, parts, architecture, dtype, config)
+  # The tensors of a bare BertModel have no prefix "bert.".
+  prefix = f"{tensor_names.PREFIXES[config['model_type']]}."
+  prefix *= architecture == "BertModel"
+  table = tensor_names.name_table(
+    config, architecture == "BertForSequenceClassification"
+  )
+  numpy_dtype = tf.as_dtype(dtype).as_numpy_dtype
+  tensors = {
+    row.huggingface.removeprefix(prefix): row.convert(
+      variables[row.tensorflow].astype(numpy_dtype, copy=False)
+    )
+    for row in itertools.chain(*(table[part] for part in parts))
+  }
   config["architectures"] = [architecture]
   if dtype != "float32":
     config["dtype"] = dtype
@@ -233,29 +245,6 @@ def _weights_file(target_dir: str, as_pytorch: bool) -> str:
       " or give another --output"
     )
   return _PYTORCH
-
-
-def _as_tensors(
-  variables: Mapping[str, np.ndarray],
-  parts: tensor_names.Parts,
-  architecture: str,
-  dtype: str,
-  config: Mapping[str, Any],
-) -> dict[str, np.ndarray]:
-  """The weights of `parts` as tensors of a Hugging Face class."""
-  # The tensors of a bare BertModel have no prefix "bert.".
-  prefix = f"{tensor_names.PREFIXES[config['model_type']]}."
-  prefix *= architecture == "BertModel"
-  table = tensor_names.name_table(
-    config, architecture == "BertForSequenceClassification"
-  )
-  numpy_dtype = tf.as_dtype(dtype).as_numpy_dtype
-  return {
-    row.huggingface.removeprefix(prefix): row.convert(
-      variables[row.tensorflow].astype(numpy_dtype, copy=False)
-    )
-    for row in itertools.chain(*(table[part] for part in parts))
-  }
 
 
 # config.json
