@@ -426,10 +426,9 @@ def _add(settings: VocabularySettings, lines: Iterable[str]) -> None:
     file.write("".join(f"{entry}\n" for entry in entries))
     if has_model:
       app.import_tensorflow()
-      tensors = rewrite.read_checkpoint(
-        settings.init_checkpoint, config["vocab_size"]
+      tensors = rewrite.read_with_rows(
+        settings.init_checkpoint, config["vocab_size"], pieces, len(entries)
       )
-      tensors = rewrite.add_vocab_rows(tensors, pieces, len(entries))
       config["vocab_size"] = max(config["vocab_size"], len(entries))
       with atomic_write(settings.output_config) as config_file:
         config_file.write(json_files.pretty(config))

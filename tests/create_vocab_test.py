@@ -397,7 +397,7 @@ def test_command_grows_a_model(tmp_path, num_spare, tables):
     18: [IDS["[UNK]"]],
   }
   run_outputs.assert_same_bits(
-    rewrite.read_checkpoint(str(tmp_path / "new/model.ckpt"), vocab_size),
+    rewrite.read_with_rows(str(tmp_path / "new/model.ckpt"), vocab_size, {}, 0),
     expected_tensors(tensors, rows, vocab_size),
   )
   log = done.stderr
@@ -442,7 +442,7 @@ def test_checkpoint_may_replace_its_source(tmp_path):
   path = str(tmp_path / "model.ckpt")
   tensors = random_tensors(30, [TABLE])
   rewrite.write_checkpoint(path, tensors)
-  run_outputs.assert_same_bits(rewrite.read_checkpoint(path, 30), tensors)
+  run_outputs.assert_same_bits(rewrite.read_with_rows(path, 30, {}, 0), tensors)
 
 
 @pytest.mark.graph
@@ -450,12 +450,12 @@ def test_incompatible_checkpoint_is_refused(tmp_path):
   make_model(tmp_path, 20)
   path = str(tmp_path / "model.ckpt")
   with pytest.raises(InputError, match=r"has 20 rows, but vocab_size .* is 21"):
-    rewrite.read_checkpoint(path, 21)
+    rewrite.read_with_rows(path, 21, {}, 0)
   with pytest.raises(InputError, match="no such checkpoint"):
-    rewrite.read_checkpoint(f"{path}-1", 20)
+    rewrite.read_with_rows(f"{path}-1", 20, {}, 0)
   with pytest.raises(InputError, match=r"18 entries, .* vocab_size is 17"):
     create_vocab.read_vocab(str(tmp_path / "vocab.txt"), True, 17)
   for name in ("w", BIAS):  # a bias has as many rows, and is no table
     rewrite.write_checkpoint(path, {name: np.zeros(20)})
     with pytest.raises(InputError, match="not a BERT checkpoint"):
-      rewrite.read_checkpoint(path, 20)
+      rewrite.read_with_rows(path, 20, {}, 0)

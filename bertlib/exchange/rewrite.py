@@ -236,40 +236,36 @@ _PER_ENTRY = re.compile(
 )
 
 
-def add_vocab_rows(
-  tensors: Mapping[str, np.ndarray],
-  pieces: Mapping[int, Sequence[int]],
-  num_entries: int,
+def read_with_rows(
+  path: str,
+  vocab_size: int,
+  pieces: Mapping[int, Sequence[int]],  # ids of those of each new entry, by id
+  num_entries: int,  # of the new vocabulary
 ) -> dict[str, np.ndarray]:
-  """Tensors with rows for new entries, given the ids of their pieces by id."""
-  extended = dict(tensors)
-  for name, old in tensors.items():
-    if match := _PER_ENTRY.fullmatch(name):
-      # A table may have more rows than the vocabulary has entries.
-      num_rows = max(len(old), num_entries)
-      new = np.zeros((num_rows, *old.shape[1:]), old.dtype)
-      new[: len(old)] = old
-      # The mean of the rows of its pieces; 0 in optimizer slots.
-      for index, ids in pieces.items():
-        new[index] = 0 if match[2] else old[ids].mean(axis=0, dtype=np.float64)
-      extended[name] = new
-  return extended
-
-
-def read_checkpoint(path: str, vocab_size: int) -> dict[str, np.ndarray]:
-  """All tensors of a checkpoint by name, with the optimizer's state."""
+  """All tensors of a checkpoint by name, with rows for new entries."""
   path = checkpoint_files.find_checkpoint(path)
   tensors = dict(ForeignCheckpoint(path))
   if not any(map(_TABLE.fullmatch, tensors)):
     raise InputError(
       f"{path}: not a BERT checkpoint, it has no {WORD_EMBEDDINGS}"
     )
-  for name, tensor in tensors.items():
-    if _PER_ENTRY.fullmatch(name) and len(tensor) != vocab_size:
+  for name, old in tensors.items():
+    match = _PER_ENTRY.fullmatch(name)
+    if not match:
+      continue
+    if len(old) != vocab_size:
       raise InputError(
-        f"{path}: {name} has {len(tensor)} rows, but vocab_size in the config"
-        f" is {vocab_size}. Name the config of this checkpoint"
+        f"{path}: {name} has {len(old)} rows, but vocab_size in the config is"
+        f" {vocab_size}. Name the config of this checkpoint"
       )
+    # A table may have more rows than the vocabulary has entries.
+    num_rows = max(vocab_size, num_entries)
+    new = np.zeros((num_rows, *old.shape[1:]), old.dtype)
+    new[:vocab_size] = old
+    # The mean of the rows of its pieces; 0 in optimizer slots.
+    for index, ids in pieces.items():
+      new[index] = 0 if match[2] else old[ids].mean(axis=0, dtype=np.float64)
+    tensors[name] = new
   return tensors
 
 
