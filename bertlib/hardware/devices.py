@@ -24,12 +24,7 @@ from bertlib.compat import estimator_api
 from bertlib.compute import onednn, precision
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import tf_records
-from bertlib.hardware.replicas import (
-  ONE_DEVICE,
-  Cluster,
-  Replicas,
-  without_tf_config,
-)
+from bertlib.hardware.replicas import ONE_DEVICE, Replicas, without_tf_config
 from bertlib.io import processes
 from bertlib.settings import model_description
 from bertlib.settings.command import EstimatorSettings
@@ -147,31 +142,12 @@ def share_gpus() -> None:
   os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 
-def find_cluster(settings: DeviceSettings) -> Cluster | None:
-  """Workers of the run, initializing no device; None for a single process."""
-  is_wanted = settings.distribution == "multi_worker"
-  # Slurm may have started several runs that know nothing of each other.
-  is_named = settings.distribution != "off" and os.environ.get("TF_CONFIG")
-  if not (is_wanted or is_named):
-    return None
-  cluster = distribution.read_cluster(os.environ)
-  if cluster and not is_wanted:
-    raise InputError(
-      "TF_CONFIG lists several workers. Give --distribution=multi_worker to"
-      " train with them, or --distribution=off to train on this one only"
-    )
-  if is_wanted and not cluster:
-    raise InputError(
-      "--distribution=multi_worker: there is only one worker. List several in"
-      " TF_CONFIG, or start them by srun with several tasks"
-    )
-  return cluster
-
-
 def _find_replicas(settings: DeviceSettings) -> Replicas:
   """Replicas on CPUs and GPUs."""
-  cluster = find_cluster(settings)
-  kind = settings.distribution
+  cluster, kind = None, settings.distribution
+  # Slurm may have started several runs that know nothing of each other.
+  if kind == "multi_worker" or (kind != "off" and os.environ.get("TF_CONFIG")):
+    cluster = distribution.find_cluster(is_wanted=kind == "multi_worker")
   num_gpus = len(tf.config.list_physical_devices("GPU"))
   default = max(num_gpus, 1) if kind != "off" else 1
   num_local = settings.num_replicas or default

@@ -109,6 +109,22 @@ def _check_answers(address: str) -> None:
 # Processes
 
 
+def find_cluster(is_wanted: bool) -> Cluster | None:
+  """Workers of the run, initializing no device; None for a single process."""
+  cluster = read_cluster(os.environ)
+  if cluster and not is_wanted:
+    raise InputError(
+      "TF_CONFIG lists several workers. Give --distribution=multi_worker to"
+      " train with them, or --distribution=off to train on this one only"
+    )
+  if is_wanted and not cluster:
+    raise InputError(
+      "--distribution=multi_worker: there is only one worker. List several in"
+      " TF_CONFIG, or start them by srun with several tasks"
+    )
+  return cluster
+
+
 def read_cluster(environment: Mapping[str, str]) -> Cluster | None:
   """Cluster of `TF_CONFIG` or else Slurm; None for a single process."""
   if environment.get("TF_CONFIG"):

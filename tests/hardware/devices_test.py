@@ -53,14 +53,14 @@ def test_auto_precision_on_a_tpu_is_bfloat16(switch, recorded):
 @parametrize("text", "", "{}", '{"cluster": {"worker": ["a:1"]}}')
 def test_a_single_worker_needs_no_flag(monkeypatch, text):
   monkeypatch.setenv("TF_CONFIG", text)
-  assert devices.find_cluster(DeviceSettings()) is None
+  assert devices.find(DeviceSettings()).replicas.cluster is None
 
 
 @parametrize("kind", None, "mirrored")
 def test_several_workers_need_a_flag(monkeypatch, kind):
   name_cluster(monkeypatch, 0)
   with pytest.raises(InputError, match=r"^TF_CONFIG lists several workers"):
-    devices.find_cluster(DeviceSettings(distribution=kind))
+    devices.find(DeviceSettings(distribution=kind))
 
 
 @parametrize(
@@ -153,7 +153,7 @@ def test_chief_is_the_first_worker_of_tf_config(index, monkeypatch):
   name_cluster(monkeypatch, index)
   settings = DeviceSettings(distribution="multi_worker")
   found = devices.find(settings)
-  assert found.replicas.cluster == devices.find_cluster(settings)
+  assert found.replicas.cluster == distribution.read_cluster(os.environ)
   assert found.is_chief == (index == 0)
   alone = devices.find(DeviceSettings(distribution="off"))
   assert alone.is_chief and alone.replicas.count == 1
