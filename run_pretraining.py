@@ -506,9 +506,9 @@ def with_device_peak(run: Run, receipt: receipts.Receipt) -> Run:
     shape = run.step_shape._replace(seq_length=num_tokens / num_examples)
     return step_plan.step_flops(run.config, num_examples, shape)
 
-  return run.with_arguments(
-    step_flops=step_flops, peak_flops=peak * num_devices
-  )
+  peak *= num_devices
+  speed = functools.partial(budget.TokenSpeed, step_flops, peak)
+  return run.with_arguments(speed=speed)
 
 
 # Before the run

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -47,14 +47,24 @@ _MAX_NAMED_RECORDS = 10
 LOG_STEPS = 20
 
 
-class Throughput(NamedTuple):
-  """Numbers from which the speed of a training is computed."""
+class Speed:
+  """Speed of a training in examples per second; a task may count more."""
 
-  examples: Any  # of a step, a number []
-  tokens: Any  # of a step without padding, a number []
-  tokens_before: Any  # trained on before this process, a number []
-  step_flops: Callable[[float, float], float]  # of examples and tokens
-  peak_flops: float  # per second, of all devices
+  counted: Mapping[str, Any] = {}  # tensors of a step, by name
+
+  def __init__(self, batch_size: int):
+    self._batch_size = batch_size
+
+  def begin(self, session) -> None:
+    """Begins to count, in the session of the training."""
+
+  def add(self, counts: Mapping[str, float]) -> None:
+    """Counts a step, given the values of `counted`."""
+
+  def measured(self, num_steps: int, seconds: float) -> dict[str, float]:
+    """Speeds of the last steps by displayed name, given their mean duration."""
+    del num_steps
+    return {"examples/s": self._batch_size / seconds}
 
 
 class ProgressHook(tf.train.SessionRunHook):
@@ -64,26 +74,17 @@ class ProgressHook(tf.train.SessionRunHook):
     self,
     tensors: Mapping[str, Any],
     num_train_steps: int | None,
-    batch_size: int,
+    speed: Speed,
     log_steps: int = LOG_STEPS,
     model_dir: str | None = None,
-    throughput: Throughput | None = None,
   ):
     """Takes scalars by displayed name; without `model_dir`, no events."""
     # The last step is not known within a budget.
     self._model_dir = model_dir
     self._tensors = dict(tensors)
     self._num_train_steps = num_train_steps
-    self._batch_size = batch_size
+    self._speed = speed
     self._log_steps = max(log_steps, 1)
-    self._throughput = throughput
-    self._counted = {}  # in each step
-    if throughput:
-      self._counted = {
-        "examples": throughput.examples,
-        "tokens": throughput.tokens,
-      }
-    self._counts: list[dict[str, float]] = []  # since the last line
     self._bar = None
     self._zeros: list[set[str]] = []  # of each of the first two shown steps
 
@@ -92,8 +93,7 @@ class ProgressHook(tf.train.SessionRunHook):
     self._step = int(session.run(tf.train.get_global_step(session.graph)))
     self._seconds = []  # of each step since the last line
     self._start = None  # time and step after the first one, which compiles
-    if self._throughput:
-      self._num_tokens = float(session.run(self._throughput.tokens_before))
+    self._speed.begin(session)
     logging.info("Compiling the training step")
     if self._bar is None and sys.stderr.isatty():
       self._bar = tqdm(
@@ -107,7 +107,7 @@ class ProgressHook(tf.train.SessionRunHook):
     due = step % self._log_steps == 0 or step == self._num_train_steps
     due |= self._start is None
     return tf.train.SessionRunArgs(
-      {**(self._tensors if due else {}), **self._counted}
+      {**(self._tensors if due else {}), **self._speed.counted}
     )
 
   def after_run(self, run_context, run_values):
@@ -115,9 +115,7 @@ class ProgressHook(tf.train.SessionRunHook):
     self._step += 1
     self._seconds.append(time.monotonic() - self._began)
     values = dict(run_values.results)
-    if self._counted:
-      self._counts.append({name: values.pop(name) for name in self._counted})
-      self._num_tokens += self._counts[-1]["tokens"]
+    self._speed.add({name: values.pop(name) for name in self._speed.counted})
     if self._bar is not None:
       self._bar.update()
     if values and len(self._zeros) < 2:
@@ -126,7 +124,6 @@ class ProgressHook(tf.train.SessionRunHook):
       self._show(values)
     if self._start is None:
       self._start, self._seconds = (time.monotonic(), self._step), []
-      self._counts = []
 
   def _warn_of_zeros(self, values: Mapping[str, float]) -> None:
     """Warns if a loss or norm is 0 in both of the first two shown steps."""
@@ -144,7 +141,11 @@ class ProgressHook(tf.train.SessionRunHook):
 
   def _show(self, values: Mapping[str, float]) -> None:
     """Shows a step: the first one, which compiles, without its speed."""
-    speeds = self._speeds() if self._start else {}
+    speeds = {}
+    if self._start:
+      num_steps = len(self._seconds)
+      seconds = max(self._typical_seconds(), 1e-9)
+      speeds = self._speed.measured(num_steps, seconds)
     shown = {n: f"{value:.4g}" for n, value in {**values, **speeds}.items()}
     if speeds:
       shown["examples/s"] = f"{speeds['examples/s']:.1f}"
@@ -162,25 +163,6 @@ class ProgressHook(tf.train.SessionRunHook):
       left = round((self._num_train_steps - self._step) * seconds)
       line += f", {datetime.timedelta(seconds=left)} left"
     logging.info("%s: %s", self._position(), line)
-
-  def _speeds(self) -> dict[str, float]:
-    """Speeds since the last log line, by displayed name."""
-    seconds = max(self._typical_seconds(), 1e-9)
-    if not self._throughput:
-      return {"examples/s": self._batch_size / seconds}
-    counts, self._counts = self._counts, []
-    examples, tokens = (
-      sum(count[name] for count in counts) / len(counts)
-      for name in self._counted
-    )
-    flops = self._throughput.step_flops(examples, tokens) / seconds
-    return {
-      "examples/s": examples / seconds,
-      "tokens": self._num_tokens,
-      "tokens/s": tokens / seconds,
-      "FLOP/s": flops,
-      "of peak": flops / self._throughput.peak_flops,
-    }
 
   def _position(self) -> str:
     """The step, and the last one if it is known."""

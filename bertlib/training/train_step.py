@@ -49,9 +49,9 @@ class TrainingArguments:
   other_task: bool = False
   # A `budget.Budget`, over which the schedule runs instead of steps.
   budget: Any = None
-  # Of a `hooks.Throughput`, where the log shows tokens per second.
-  step_flops: Callable[[float, float], float] | None = None
-  peak_flops: float | None = None
+  # Makes a `hooks.Speed` of the numbers of examples and tokens of a step, and
+  # the account of the budget; None to show examples per second.
+  speed: Callable[..., hooks.Speed] | None = None
 
   @property
   def scales_loss(self) -> bool:
@@ -125,7 +125,7 @@ def train_spec(
     other_task=arguments.other_task,
   )
   tokens = account = None
-  if arguments.budget or arguments.step_flops:
+  if arguments.budget or arguments.speed:
     tokens = _count_tokens(batch)
   if arguments.budget:
     account = arguments.budget.account(tokens)
@@ -159,15 +159,11 @@ def train_spec(
   # A TPU has no log lines: it runs many steps between two callbacks of the
   # host.
   if not arguments.use_tpu:
-    attached.append(
-      _progress_hook(
-        arguments,
-        shown,
-        params["batch_size"],
-        summary_dir,
-        _throughput(arguments, batch, tokens, account),
-      )
-    )
+    speed = hooks.Speed(params["batch_size"])
+    if arguments.speed:
+      rows = tf.shape(batch["input_mask"])[0] * optimization.num_replicas()
+      speed = arguments.speed(rows, tokens, account)
+    attached.append(_progress_hook(arguments, shown, speed, summary_dir))
   if summary_dir:
     host_call = write_scalars(summary_dir, step.train_op, shown, arguments)
   return estimator_api.TPUEstimatorSpec(
@@ -244,28 +240,11 @@ def _count_tokens(batch: Mapping[str, Any]):
   return optimization.sum_over_replicas(tf.reduce_sum(mask))
 
 
-def _throughput(
-  arguments: TrainingArguments, batch: Mapping[str, Any], tokens, account
-) -> hooks.Throughput | None:
-  """Tensors from which the log computes tokens and FLOPs per second."""
-  if not arguments.step_flops:
-    return None
-  rows = tf.shape(batch["input_mask"])[0]
-  return hooks.Throughput(
-    rows * optimization.num_replicas(),
-    tokens,
-    account.tokens if account else tf.constant(0.0),
-    arguments.step_flops,
-    arguments.peak_flops,
-  )
-
-
 def _progress_hook(
   arguments: TrainingArguments,
   shown: Mapping[str, Any],
-  batch_size: int,
+  speed: hooks.Speed,
   summary_dir: str | None,
-  throughput: hooks.Throughput | None,
 ):
   """Hook of the log lines; registers the NaN check and the stop requests."""
   # With a loss scale, a step whose gradient norm is NaN or Inf is skipped.
@@ -276,10 +255,9 @@ def _progress_hook(
   return hooks.ProgressHook(
     {name.replace("_", " "): value for name, value in shown.items()},
     None if arguments.budget else arguments.num_train_steps,
-    batch_size,
+    speed,
     arguments.log_steps,
     summary_dir,
-    throughput,
   )
 
 

@@ -29,6 +29,7 @@ from bertlib.io import result_files
 from bertlib.settings.common import DeviceSettings
 from bertlib.task.task_record import StepShape, Task, TaskRecord
 from bertlib.tasks.classification.settings import ClassifierSettings
+from bertlib.tasks.pretraining import budget
 from bertlib.training import hooks, loop, runs, step_plan
 from bertlib.training.runs import Run
 from optimization import Frozen, StepOptions
@@ -245,7 +246,7 @@ def run_steps(num_steps, log_steps):
   with tf.Graph().as_default():
     train_op = tf.train.create_global_step().assign_add(1, read_value=False)
     losses = {"loss": tf.constant(0.5)}
-    hook = hooks.ProgressHook(losses, num_steps, 4, log_steps)
+    hook = hooks.ProgressHook(losses, num_steps, hooks.Speed(4), log_steps)
     with tf.train.SingularMonitoredSession(hooks=[hook]) as session:
       for _ in range(num_steps):
         session.run(train_op)
@@ -271,7 +272,7 @@ def test_progress_shows_every_so_many_steps_and_the_last(log):
   ([1, 0, 0], [1, 0, 0], []),
 )
 def test_training_that_learns_nothing_is_named(losses, norms, warnings, caplog):
-  hook = hooks.ProgressHook({}, 3, batch_size=6, log_steps=1)
+  hook = hooks.ProgressHook({}, 3, hooks.Speed(6), log_steps=1)
   with tf.Graph().as_default(), tf.Session() as session:
     session.run(tf.train.create_global_step().initializer)
     hook.after_create_session(session, None)
@@ -293,16 +294,15 @@ def test_throughput_and_time_left_are_without_compilation(monkeypatch, log):
     tokens = tf.cast(10 * step + 10, tf.float32)
     with tf.control_dependencies([tokens]):
       train_op = step.assign_add(1, read_value=False)
-    throughput = hooks.Throughput(
-      examples=tf.constant(4),
-      tokens=tokens,
-      tokens_before=tf.constant(1000.0),
+    speed = budget.TokenSpeed(
       step_flops=lambda examples, tokens: examples * tokens**2,
       peak_flops=50000.0,
+      num_examples=tf.constant(4),
+      num_tokens=tokens,
+      account=types.SimpleNamespace(tokens=tf.constant(1000.0)),
     )
-    hook = hooks.ProgressHook(
-      {"loss": tf.constant(1.0)}, 12, 999, log_steps=3, throughput=throughput
-    )
+    losses = {"loss": tf.constant(1.0)}
+    hook = hooks.ProgressHook(losses, 12, speed, log_steps=3)
     with tf.train.SingularMonitoredSession(hooks=[hook]) as session:
       monkeypatch.setattr(hooks, "time", clock)  # of no other module
       for _ in range(3):

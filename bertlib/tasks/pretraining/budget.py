@@ -1,4 +1,4 @@
-"""A budget of tokens or of time, over which the schedule of a training runs.
+"""A budget of tokens or of time, over which a training runs; speed in tokens.
 
 What is used up is in variables, and so in the checkpoints: a resumed run
 continues with the rest. Within a budget of tokens it ends with the weights of
@@ -8,6 +8,7 @@ an uninterrupted one, bit for bit.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -15,7 +16,7 @@ import tensorflow.compat.v1 as tf
 import optimization
 from bertlib.cli.errors import InputError
 from bertlib.tasks.pretraining.settings import PretrainingSettings
-from bertlib.training import train_step
+from bertlib.training import hooks, train_step
 
 # The unit in which a budget is counted, and units per unit of its flag.
 _UNITS = {"token_budget": ("tokens", 1), "time_budget_minutes": ("seconds", 60)}
@@ -126,6 +127,47 @@ class Account:
     with tf.control_dependencies([added]):
       tf.add_to_collection(_USED, tf.identity(self._used))
     return added
+
+
+class TokenSpeed(hooks.Speed):
+  """Speed of a training in tokens, also as a share of what devices can do."""
+
+  def __init__(
+    self,
+    step_flops: Callable[[float, float], float],  # of examples and tokens
+    peak_flops: float,  # per second, of all devices
+    num_examples,  # of a step, a number []
+    num_tokens,  # likewise, without padding
+    account: Account | None,  # which knows those before this process
+  ):
+    self.counted = {"examples": num_examples, "tokens": num_tokens}
+    self._step_flops, self._peak_flops = step_flops, peak_flops
+    self._before = account.tokens if account else tf.constant(0.0)
+    self._counts: list[Mapping[str, float]] = []
+
+  def begin(self, session):
+    """See base class."""
+    self._num_tokens = float(session.run(self._before))
+
+  def add(self, counts):
+    """See base class."""
+    self._counts.append(counts)
+    self._num_tokens += counts["tokens"]
+
+  def measured(self, num_steps, seconds):
+    """See base class."""
+    last, self._counts = self._counts[-num_steps:], []
+    examples, tokens = (
+      sum(counts[name] for counts in last) / num_steps for name in self.counted
+    )
+    flops = self._step_flops(examples, tokens) / seconds
+    return {
+      "examples/s": examples / seconds,
+      "tokens": self._num_tokens,
+      "tokens/s": tokens / seconds,
+      "FLOP/s": flops,
+      "of peak": flops / self._peak_flops,
+    }
 
 
 class BudgetHook(tf.train.SessionRunHook):
