@@ -31,8 +31,7 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 import modeling
-import run_embeddings
-from bertlib.cli import app, option
+from bertlib.cli import app, lazy_module, option
 from bertlib.cli.steps import Steps
 from bertlib.compute import fast_compute
 from bertlib.data import batch_predictor, nearest_neighbors
@@ -62,6 +61,8 @@ from bertlib.tasks.ranking.record import RECORD
 from bertlib.tasks.ranking.settings import RankingSettings
 from bertlib.training import loop, runs, text_sets, train_step
 from bertlib.training.runs import Run
+
+run_embeddings = lazy_module.load("run_embeddings")
 
 # Documents whose vectors are computed at a time.
 _NUM_DOCUMENTS = 8192
