@@ -9,14 +9,15 @@ import contextlib
 import sys
 import warnings
 
+from bertlib.cli import lazy_module
 from bertlib.compat import script_names, tensorflow_1
+
+# It imports `modeling` and `tokenization`, of which a script may have copies.
+hub_module = lazy_module.load("bertlib.exchange.hub_module")
 
 
 def _hub_module(*arguments, **more):
   """A `hub_module.Module`."""
-  # It imports `modeling` and `tokenization`, of which a script may have copies.
-  from bertlib.exchange import hub_module
-
   return hub_module.Module(*arguments, **more)
 
 

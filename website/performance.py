@@ -161,11 +161,11 @@ def _tables(
 ) -> Iterator[str]:
   """The tables of a section: ratios, and metrics of models."""
   rows, metrics = [], []
+  is_one = only or len({name for r in found for name in r.values}) == 1
   for result in found:
     link = _run_link(result, runs)
     for ratio in _to_the_fastest(result):
       if only in (None, ratio.measure):
-        is_one = only or len(result.values) == 1
         measure = "" if is_one else f": {ratio.measure}"
         cells = _compared(result, ratio)
         rows.append([f"{result.work}{measure}", *cells, link])

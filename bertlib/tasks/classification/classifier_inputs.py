@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.cli import lazy_module
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import example_checks, labeled_examples, tables
 from bertlib.io import result_files
@@ -31,9 +30,6 @@ from bertlib.tasks.classification.settings import (
 from bertlib.training import runs, step_plan
 from bertlib.training.runs import Run, TextSet
 
-# Not of benchmarks such as GLUE.
-own_tables = lazy_module.load("bertlib.tasks.classification.own_tables")
-
 
 def make_processor(settings: ClassifierSettings) -> DataProcessor:
   """Makes the processor of --task_name; reads its labels if a file has them."""
@@ -44,7 +40,7 @@ def make_processor(settings: ClassifierSettings) -> DataProcessor:
     )
   task = settings.task
   if task == "tsv":
-    processor = own_tables.of_flags(
+    processor = classification.own_tables.of_flags(
       settings,
       settings.label_column,
       train=settings.train_file,
@@ -207,7 +203,9 @@ def read_examples(
         "--predict_file: this task needs choices, which the file cannot hold."
         " Give the test set in --data_dir"
       )
-    predict_sets = {"": own_tables.read_predict_file(settings, processor)}
+    predict_sets = {
+      "": classification.own_tables.read_predict_file(settings, processor)
+    }
     data_files.append((settings.predict_file, None))
   elif settings.flags.do_predict:
     predict_sets = processor.read_sets(settings.data_dir, "test")
