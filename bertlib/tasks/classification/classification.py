@@ -14,15 +14,11 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Union
 
-from bertlib.cli import lazy_module
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
 from bertlib.cli.option import FRACTION
 from bertlib.data import labeled_examples, tables
 from bertlib.io import files, json_files
-
-# Tables of one's own, which no data set here needs.
-own_tables = lazy_module.load("bertlib.tasks.classification.own_tables")
 
 
 @dataclasses.dataclass(eq=False)

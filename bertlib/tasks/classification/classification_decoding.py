@@ -10,7 +10,7 @@ from typing import Any, Callable, NamedTuple, NoReturn
 import numpy as np
 
 import tokenization
-from bertlib.cli import terminal
+from bertlib.cli import lazy_module, terminal
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
 from bertlib.cli.option import FRACTION
@@ -20,6 +20,9 @@ from bertlib.io.result_files import DevPrediction
 from bertlib.settings.common import LongTextSettings
 from bertlib.tasks.classification import classification
 from bertlib.tasks.classification.classification import Example, Problem
+
+# Not of benchmarks such as GLUE.
+own_tables = lazy_module.load("bertlib.tasks.classification.own_tables")
 
 
 class Prediction(NamedTuple):
@@ -384,7 +387,7 @@ class ClassifierPredictor(BatchPredictor):
     if is_choice:
       return reader.read_file(path, "test")
     reader.has_pairs = self.description.get("has_pairs")
-    return classification.own_tables.read_predict_file(settings, reader)
+    return own_tables.read_predict_file(settings, reader)
 
   def answer_blocks(self, sets):
     """See base class; an answer is a row of probabilities, or a value [1]."""

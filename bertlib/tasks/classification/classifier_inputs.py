@@ -22,6 +22,7 @@ from bertlib.tasks.classification.classification import (
   Example,
   Problem,
 )
+from bertlib.tasks.classification.classification_decoding import own_tables
 from bertlib.tasks.classification.record import RECORD
 from bertlib.tasks.classification.settings import (
   ClassifierSettings,
@@ -40,7 +41,7 @@ def make_processor(settings: ClassifierSettings) -> DataProcessor:
     )
   task = settings.task
   if task == "tsv":
-    processor = classification.own_tables.of_flags(
+    processor = own_tables.of_flags(
       settings,
       settings.label_column,
       train=settings.train_file,
@@ -203,9 +204,7 @@ def read_examples(
         "--predict_file: this task needs choices, which the file cannot hold."
         " Give the test set in --data_dir"
       )
-    predict_sets = {
-      "": classification.own_tables.read_predict_file(settings, processor)
-    }
+    predict_sets = {"": own_tables.read_predict_file(settings, processor)}
     data_files.append((settings.predict_file, None))
   elif settings.flags.do_predict:
     predict_sets = processor.read_sets(settings.data_dir, "test")
