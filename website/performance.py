@@ -74,6 +74,10 @@ _OTHERS = {
   "openvino_as_they_come": ("OpenVINO in unsorted batches", "openvino"),
   "sentence transformers": ("sentence-transformers", "sentence-transformers"),
   "sentence_transformers": ("sentence-transformers", "sentence_transformers"),
+  "sentence_transformers_onnx": (
+    "ONNX backend of sentence-transformers",
+    "sentence_transformers",
+  ),
   "fastembed": ("fastembed", "fastembed"),
   "tokenizers": ("tokenizers", "tokenizers"),
   "reference": ("google-research/bert", "tensorflow"),
