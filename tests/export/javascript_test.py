@@ -239,15 +239,19 @@ def test_final_sigmas_are_those_of_python(place):
 
 
 def test_the_page_runs_and_cuts_as_we_do(place):
-  exported = place / "output" / "exported"
-  exported.mkdir(parents=True)
-  for name in ("demo_onnx", "mrpc_onnx"):
-    os.symlink(place / "exported" / "classification", exported / name)
-  os.symlink(place / "exported" / "mean", exported / "minilm_onnx")
+  for name, model in {
+    "exported/demo_onnx": "classification",
+    "exported/minilm_onnx": "mean",
+    "exported/mrpc_onnx": "classification",
+    "two_steps/onnx": "reranker",
+  }.items():
+    folder = place / "output" / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.symlink_to(place / "exported" / model)
   page = os.path.join(commands.ROOT, "docs", "how_to", "onnx.md")
   with open(page, encoding="utf-8") as file:
     blocks = re.findall(r"```js\n(.*?)```", file.read(), re.S)
-  assert [bool(node(place, block)) for block in blocks] == [True] * 3
+  assert [bool(node(place, block)) for block in blocks] == [True] * 4
   words = signatures_test.ODD
   texts = signatures_test.random_texts(100, 20, words, 3, separators=(" ",))
   pairs = [*zip(texts, texts[1:]), *((text, "") for text in texts)]
@@ -256,8 +260,8 @@ def test_the_page_runs_and_cuts_as_we_do(place):
       const row = encode(...pair);
       console.log([...row.input_ids.data, ...row.token_type_ids.data].join());
     }}"""
-  found = node(place, blocks[1] + code).splitlines()[-len(pairs) :]
-  model = OnnxModel(str(exported / "mrpc_onnx"))
+  found = node(place, blocks[2] + code).splitlines()[-len(pairs) :]
+  model = OnnxModel(str(place / "exported" / "classification"))
   for line, row in zip(found, model.encode_windows(pairs)[1]):
     ids, segments = row["input_ids"], row["segment_ids"]
     assert line == ",".join(map(str, ids + segments))

@@ -396,7 +396,7 @@ def test_run_with_a_killed_worker_resumes(workspace, replicas, lost):
   folder = workspace / f"lost_{lost}"
   arguments = flags(workspace, folder, *LONG, config="bert_config")
   with workers(2, arguments) as processes:
-    commands.wait_until((folder / "model.ckpt-20.index").exists, *processes)
+    commands.wait_until(lambda: run_outputs.steps_done(folder), *processes)
     processes[lost].send_signal(signal.SIGKILL)
     results = wait(processes)
   assert results[lost][0] == -signal.SIGKILL
