@@ -159,24 +159,30 @@ def _by_query(groups: Iterable[Group]) -> Iterator[Group]:
   """Joins the groups of each query."""
   joined: dict[str, Group] = {}
   for group in groups:
-    empty = group._replace(documents=[], labels=[])
+    scores = None if group.teacher_scores is None else []
+    empty = group._replace(documents=[], labels=[], teacher_scores=scores)
     found = joined.setdefault(group.query, empty)
     found.documents.extend(group.documents)
     found.labels.extend(group.labels)
+    if scores is not None:
+      found.teacher_scores.extend(group.teacher_scores)
   return iter(joined.values())
 
 
 def _for_margins(groups: Iterable[Group]) -> Iterator[Group]:
   """A group for each positive, with all negatives after it."""
   for group in groups:
-    pairs = [*zip(group.documents, group.labels)]
-    negatives = [document for document, label in pairs if not label]
-    labels = [1.0] + [0.0] * len(negatives)
-    positives = [document for document, label in pairs if label]
+    scores = group.teacher_scores or itertools.repeat(None)
+    rows = [*zip(group.documents, group.labels, scores)]
+    negatives = [row for row in rows if not row[1]]
+    positives = [row for row in rows if row[1]]
     if not positives:
       yield group  # which is refused
     for positive in positives:
-      yield group._replace(documents=[positive, *negatives], labels=labels)
+      documents, labels, scores = map(list, zip(positive, *negatives))
+      if group.teacher_scores is None:
+        scores = None
+      yield Group(group.query, documents, labels, scores, group.where)
 
 
 # Writing

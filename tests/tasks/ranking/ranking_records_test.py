@@ -113,6 +113,18 @@ def test_a_list_has_the_scores_of_its_teacher(tmp_path):
   assert group == Group("x", ["a", "b", "c"], [1, 0, 0], [2, 0.5, -1])
 
 
+def test_scores_of_a_teacher_stay_with_the_documents_of_labeled_rows(tmp_path):
+  path = tmp_path / "a.jsonl"
+  rows = ("a", 0, [0.5]), ("b", 1, [3]), ("c", 0, [-1]), ("d", 1, [2])
+  lines = [json.dumps(dict(zip("qdlt", ("x", *row)))) for row in rows]
+  path.write_text("\n".join(lines))
+  more = {"label_column": "l", "teacher_scores_column": "t"}
+  assert read(path, "margin_mse", "q", "d", **more) == [
+    Group("x", ["b", "a", "c"], [1, 0, 0], [3, 0.5, -1]),
+    Group("x", ["d", "a", "c"], [1, 0, 0], [2, 0.5, -1]),
+  ]
+
+
 @parametrize(
   "query, document, kept",
   ("abc", "defgh", "abcde"),
