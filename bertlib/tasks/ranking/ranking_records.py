@@ -73,7 +73,7 @@ def open_groups(
   if beir.is_beir(path):
     read = [*_judged_groups(beir.read(path, "train"), loss)].__iter__
   else:
-    if path == "-" or os.path.exists(path) != os.path.isfile(path):
+    if path == "-" or (os.path.exists(path) and not os.path.isfile(path)):
       raise InputError(f"--train_file={path}: is read twice. Name a file")
     scores = settings.objective.teacher_scores_column
     columns = settings.columns._replace(list_scores=scores)
@@ -180,9 +180,11 @@ def _for_margins(groups: Iterable[Group]) -> Iterator[Group]:
       yield group  # which is refused
     for positive in positives:
       documents, labels, scores = map(list, zip(positive, *negatives))
-      if group.teacher_scores is None:
-        scores = None
-      yield Group(group.query, documents, labels, scores, group.where)
+      yield group._replace(
+        documents=documents,
+        labels=labels,
+        teacher_scores=group.teacher_scores and scores,
+      )
 
 
 # Writing
