@@ -17,21 +17,39 @@ from bertlib.data import tf_records
 BLOCK_SIZE = 2**13
 
 
-def parse_records(serialized, layout: tf_records.Layout) -> dict[str, Any]:
+def parse_records(
+  serialized, layout: tf_records.Layout, is_static: bool = False
+) -> dict[str, Any]:
   """Parses records, string [B], to int32 or float32 [B, ...] by feature."""
-  return narrow_integers(parse_as_stored(serialized, layout))
+  return narrow_integers(parse_as_stored(serialized, layout, is_static))
 
 
-def parse_as_stored(serialized, layout: tf_records.Layout) -> dict[str, Any]:
+def parse_as_stored(
+  serialized,
+  layout: tf_records.Layout,
+  # Features that vary have all rows of their layout, not those of the batch.
+  is_static: bool = False,
+) -> dict[str, Any]:
   """Parses records, string [B], to int64 or float32 [B, ...] by feature."""
-  specs = {
-    name: tf.io.FixedLenFeature(
-      feature.shape,
-      tf.float32 if feature.is_float else tf.int64,
-      feature.default,
-    )
-    for name, feature in layout.items()
-  }
+  parsed = _parse(serialized, layout)
+  for name, feature in layout.items():
+    if feature.varies:
+      shape = [None, *feature.shape] if is_static else None
+      parsed[name] = parsed[name].to_tensor(shape=shape)
+  return parsed
+
+
+def _parse(serialized, layout: tf_records.Layout) -> dict[str, Any]:
+  """Parses records; features that vary are ragged tensors."""
+
+  def spec(feature):
+    dtype = tf.float32 if feature.is_float else tf.int64
+    if not feature.varies:
+      return tf.io.FixedLenFeature(feature.shape, dtype, feature.default)
+    sizes = map(tf.io.RaggedFeature.UniformRowLength, feature.shape[1:])
+    return tf.io.RaggedFeature(dtype, partitions=[*sizes])
+
+  specs = {name: spec(feature) for name, feature in layout.items()}
   return tf.io.parse_example(serialized, specs)
 
 
@@ -83,10 +101,11 @@ def numbered(dataset, first: int = 0):
 def num_tokens(serialized, layout: tf_records.Layout):
   """Number of tokens of each record, int32 [records]."""
   mask = {"input_mask": layout["input_mask"]}
-  tokens = tf.reduce_sum(parse_records(serialized, mask)["input_mask"], axis=-1)
+  # Ragged where it varies: one large record must not widen all others.
+  tokens = tf.reduce_sum(_parse(serialized, mask)["input_mask"], axis=-1)
   if tokens.shape.rank > 1:  # choices, or a group of texts: the longest counts
     tokens = tf.reduce_max(tokens, axis=1)
-  return tokens
+  return tf.cast(tokens, tf.int32)
 
 
 class Shard(NamedTuple):
@@ -145,7 +164,9 @@ def batches(
     names = (
       ["record_file", "record_number"] if len(source) == 2 else ["input_index"]
     )
-    return parse_records(serialized, layout) | dict(zip(names, source))
+    # Without trimming, shapes are static, as a TPU needs.
+    parsed = parse_records(serialized, layout, is_static=not trim)
+    return parsed | dict(zip(names, source))
 
   batched = records.batch(batch_size, drop_remainder=drop_remainder)
   if shard:

@@ -25,6 +25,9 @@ class Feature(NamedTuple):
   # The last axis has a value per token: common padding may be removed.
   per_token: bool = False
   is_text: bool = False  # bytes, a single value; written only
+  # The first axis has a row per text of the record: at most as many as `shape`
+  # says. Batches have zeros in the rows that a record lacks.
+  varies: bool = False
 
 
 # The features with one value per token, padded at the end.

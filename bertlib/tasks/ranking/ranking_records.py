@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -196,7 +195,7 @@ def layout(loss: str | None, num_documents: int, max_seq_length: int):
   name = "teacher_scores" if loss == "margin_mse" else "labels"
   if loss:
     features[name] = tf_records.Feature((num_documents,), is_float=True)
-  return features
+  return {name: f._replace(varies=True) for name, f in features.items()}
 
 
 def write_records(
@@ -219,14 +218,11 @@ def write_records(
     for group in to_write:
       rows = [next(encoded) for _ in group.documents]
       num_truncated.extend(row.num_truncated_tokens for row in rows)
-      values = group._asdict()
-      for name in model_inputs.TOKEN_FEATURES:
-        values[name] = [x for row in rows for x in getattr(row, name)]
-      # Zeros are missing documents.
-      yield {
-        name: model_inputs.pad(values[name], math.prod(feature.shape))
-        for name, feature in features.items()
+      tokens = {
+        name: [x for row in rows for x in getattr(row, name)]
+        for name in model_inputs.TOKEN_FEATURES
       }
+      yield group._asdict() | tokens
 
   num_groups = tf_records.write_records(path, records(), features)
   num_cut = sum(map(bool, num_truncated))

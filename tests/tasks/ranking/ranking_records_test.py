@@ -9,7 +9,7 @@ from parametrize import parametrize
 from refused import refusal
 
 from bertlib.cli import option
-from bertlib.data import input_pipeline, model_inputs
+from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.settings.common import LongDocumentSettings
 from bertlib.tasks.ranking import ranking_records
 from bertlib.tasks.ranking.ranking_records import Group
@@ -156,3 +156,22 @@ def test_records_of_lists_have_room_for_missing_documents(tmp_path, caplog):
   assert batch["labels"].numpy().tolist() == [[1, 0], [1, 0]]
   lengths = batch["input_mask"].numpy().sum(axis=-1)
   assert lengths.tolist() == [[6, 5], [6, 0]]
+
+
+def test_a_large_list_widens_its_own_batch_alone(tmp_path):
+  """Where shapes are not static."""
+  tokenizer = tiny_model.tokenizer(*"abcdefgh")
+  path, features = str(tmp_path / "a"), ranking_records.layout("bce", 50, 6)
+  groups = [Group("a", ["b"] * n, [1.0] * n) for n in (2, 1, 50)]
+  ranking_records.write_records(
+    path, groups, features, tokenizer, LongDocumentSettings()
+  )
+  records = [*tf_records.read_serialized(path)]
+  assert 9 * len(records[0]) < len(records[2])
+  assert (
+    input_pipeline.num_tokens(records, features).numpy().tolist() == [5] * 3
+  )
+  for trim, widths in ((True, [2, 50]), (False, [50, 50])):
+    batches = input_pipeline.record_batches(path, features, 2, False, trim)
+    assert [batch["labels"].shape[1] for batch in batches] == widths
+    assert [batch["input_ids"].shape[1] for batch in batches] == widths
