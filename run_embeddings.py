@@ -419,7 +419,7 @@ def write_predictions(
     nearest_neighbors.write_search_results(
       output, data.queries, data.corpus, *found
     )
-  if path := data.mined and settings.train_file:
+  if path := data.mined and settings.train_file.rstrip("/"):
     records = f"mine_{stem_of(path)}", size
     hard_negatives.write(
       run.path(name_with(path, "negatives.jsonl")),

@@ -111,16 +111,19 @@ def test_search_results_are_the_most_similar_lines(trained, predictor):
 def test_mined_negatives_are_near_and_can_be_trained_on(
   place, trained, predictor, tmp_path
 ):
-  embed(
-    "--do_predict",
+  """Those of the same pairs in the layout of BEIR are the same."""
+  mines = "--do_predict", "--mine_negatives=2"
+  model = f"--init_checkpoint={trained.folder}"
+  output = f"--output_dir={tmp_path / 'mined'}"
+  pairs = (
     f"--train_file={place / 'pairs.tsv'}",
     "--text_columns=question,answer",
-    "--mine_negatives=2",
-    f"--init_checkpoint={trained.folder}",
-    f"--output_dir={tmp_path / 'mined'}",
   )
+  embed(*mines, *pairs, model, output)
+  embed(*mines, f"--train_file={place / 'beir/qrels/test.tsv'}", model, output)
   mined = tmp_path / "mined" / "pairs_negatives.jsonl"
   rows = read_jsonl(mined)
+  assert read_jsonl(mined.with_name("test_negatives.jsonl")) == rows
   assert [(row["query"], row["positive"]) for row in rows] == PAIRS
   queries, answers = zip(*PAIRS)
   cosines = predictor.encode(queries) @ predictor.encode(answers).T
@@ -133,7 +136,7 @@ def test_mined_negatives_are_near_and_can_be_trained_on(
     "--text_columns=query,positive,negatives",
     "--train_batch_size=8",
     "--num_train_epochs=1",
-    f"--init_checkpoint={trained.folder}",
+    model,
     f"--output_dir={tmp_path / 'next'}",
   )
 

@@ -104,6 +104,7 @@ candidates of a table:
 candidates of a classifier:
   EVALUATE --dev_file={world}/beir --candidates={world}/trained
 no judgments to train on: --train_file={world}/beir
+scores of a folder: --train_file={world}/beir --teacher_scores_column=t
 two teachers: --teacher={world}/trained_reranker --teacher_scores_column=t
 margins without a teacher: --loss=margin_mse
 a teacher of another task: --teacher={world}/trained_embeddings

@@ -15,7 +15,9 @@ from bertlib.data.text_groups import Example, kind_of
 from bertlib.io.files import open_any
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.embedding_spec import EmbeddingSpec
+from bertlib.tasks.embeddings import hard_negatives
 from bertlib.tasks.embeddings.embedding_losses import LossOptions
+from bertlib.tasks.embeddings.hard_negatives import Mined
 from bertlib.tasks.embeddings.record import RECORD
 from bertlib.tasks.embeddings.settings import LOSSES_OF_KIND, EmbeddingSettings
 from bertlib.training import step_plan, text_sets
@@ -150,7 +152,7 @@ class Data(NamedTuple):
   corpus: Sequence[str]  # texts to search
   queries: Sequence[str]  # queries to search for
   bad_rows: Mapping[str, Sequence[str]]  # messages of the skipped rows, by file
-  mined: Sequence[Example] = ()  # to find negatives for
+  mined: Mined | None = None  # to find negatives for
 
 
 def read_data(settings: EmbeddingSettings) -> Data:
@@ -158,19 +160,23 @@ def read_data(settings: EmbeddingSettings) -> Data:
   flags, columns = settings.flags, settings.train_columns
   mines = flags.do_predict and settings.mining.mine_negatives
   bad_rows: dict[str, list[str]] = {}
-  path, examples = settings.train_file, []
-  if flags.do_train or mines:
+  path, examples, mined = settings.train_file, [], None
+  if settings.mines_folder:
+    mined = hard_negatives.of_folder(path)
+  elif flags.do_train or mines:
     examples = text_groups.read_examples(
       path, columns, settings.max_score, settings.text, bad_rows
     )
   train = examples if flags.do_train else []
   if train:
     step_plan.count_steps(flags, len(train), "examples")
-  if mines and len({example.texts[1] for example in examples}) == 1:
-    raise InputError(
-      f"{path}: all rows have the same second text, so that there are no others"
-      " to mine. Name other --text_columns"
-    )
+  if mines and examples:
+    mined = hard_negatives.of_examples(examples)
+    if len({example.texts[1] for example in examples}) == 1:
+      raise InputError(
+        f"{path}: all rows have the same second text, so that there are no"
+        " others to mine. Name other --text_columns"
+      )
   return Data(
     kind_of(columns) if train else None,
     train,
@@ -180,7 +186,7 @@ def read_data(settings: EmbeddingSettings) -> Data:
       for flag in ("predict_file", "corpus_file", "query_file")
     ),
     bad_rows,
-    examples if mines else [],
+    mined,
   )
 
 

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+  Callable,
+  Collection,
+  Iterable,
+  Iterator,
+  Mapping,
+  Sequence,
+)
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,41 +27,73 @@ from bertlib.tasks.embeddings.settings import MiningSettings
 Vectors = tuple[np.ndarray, Iterable[np.ndarray]]
 
 
+class Mined(NamedTuple):
+  """Queries with positives, and documents that may be negatives."""
+
+  pairs: Retrieval
+  most_positives: int  # of a query, equal ones too
+
+
+def of_examples(examples: Sequence[Example]) -> Mined:
+  """Mines the positives of all pairs, which may have negatives already."""
+  pairs = beir.from_lists((e.texts[0], e.texts[1:2], [1.0]) for e in examples)
+  rows_of = Counter(example.texts[0] for example in examples)
+  return Mined(pairs, max(rows_of.values()))
+
+
+def of_folder(path: str) -> Mined:
+  """Mines the corpus of a folder in the layout of BEIR."""
+  pairs = beir.read(path, "train")
+  return Mined(pairs, max(map(len, map(_right, pairs.relevance.values()))))
+
+
+def _right(grades: Mapping[str, float]) -> list[str]:
+  return [document for document, grade in grades.items() if grade > 0]
+
+
 def write(
   path: str,
-  examples: Sequence[Example],  # pairs, with any number of negatives
-  encode: Callable[[Iterable[str], Iterable[str]], Vectors],
+  mined: Mined,
+  encode: Callable[[Collection[str], Iterable[str]], Vectors],
   options: MiningSettings,
 ) -> None:
   """Writes the negatives of each pair as JSON Lines, and logs their numbers."""
-  pairs = beir.from_lists((e.texts[0], e.texts[1:2], [1.0]) for e in examples)
-  rows_of = Counter(example.texts[0] for example in examples)
-  texts = dict(pairs.corpus)
-  query_vectors, vectors = encode(pairs.queries.values(), texts.values())
+  pairs = mined.pairs
+  query_vectors, vectors = encode(
+    pairs.queries.values(), (text for _, text in pairs.corpus)
+  )
   of_positives: dict[tuple[str, str], float] = {}  # by query and document
   (ranked,) = nearest_neighbors.rank(
     pairs,
     query_vectors,
     _scored(pairs, query_vectors, vectors, of_positives),
-    options.depth(max(rows_of.values())),
+    options.depth(mined.most_positives),
+  )
+  found = (id_ for _, ids, _ in ranked for id_ in ids)
+  texts = pairs.texts_of(
+    itertools.chain(found, (id_ for _, id_ in of_positives))
   )
   counts: Counter[int] = Counter()  # of rows, by their number of negatives
   with atomic_write(path, "wb") as file:
     for query, ids, scores in ranked:
-      candidates = dict(zip(ids, scores.tolist()))
+      # By text: copies in a corpus are one document, whose score is theirs.
+      candidates = dict(zip((texts[id_] for id_ in ids), scores.tolist()))
+      for text in ("", pairs.queries[query]):
+        candidates.pop(text, None)
       right = {
         # Of the same product as those of others: equal vectors have equal ones.
-        positive: candidates.pop(positive, of_positives[query, positive])
-        for positive in pairs.relevance[query]
+        text: candidates.pop(text, of_positives[query, positive])
+        for positive in _right(pairs.relevance[query])
+        if (text := texts.get(positive))
       }
-      mined = choose(candidates, min(right.values()), options)
-      counts[len(mined)] += len(right)
-      for positive, score in right.items() if mined else ():
+      negatives = choose(candidates, min(right.values(), default=0), options)
+      counts[len(negatives)] += len(right)
+      for positive, score in right.items() if negatives else ():
         row = {
           "query": pairs.queries[query],
-          "positive": texts[positive],
-          "negatives": [texts[document] for document in mined],
-          "scores": [round(value, 6) for value in (score, *mined.values())],
+          "positive": positive,
+          "negatives": [*negatives],
+          "scores": [round(value, 6) for value in (score, *negatives.values())],
         }
         file.write(batch_predictor.json_line(row))
   wanted, num_empty = options.mine_negatives, counts.pop(0, 0)
@@ -69,7 +110,7 @@ def write(
 
 
 def choose(
-  scores: Mapping[str, float],  # of documents, the best first
+  scores: Mapping[str, float],  # by document, the best first
   lowest_positive: float,  # score of a positive
   options: MiningSettings,
 ) -> dict[str, float]:
@@ -96,7 +137,7 @@ def _scored(
   unit_queries = nearest_neighbors.unit_vectors(query_vectors)
   queries_of = defaultdict(list)
   for query, unit_query in zip(pairs.queries, unit_queries):
-    for positive in pairs.relevance[query]:
+    for positive in _right(pairs.relevance[query]):
       queries_of[positive].append((query, unit_query))
   for vector, (document, _) in zip(corpus_vectors, pairs.corpus):
     (unit,) = nearest_neighbors.unit_vectors(vector[np.newaxis])

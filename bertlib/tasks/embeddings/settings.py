@@ -88,7 +88,8 @@ class MiningSettings(option.Group):
   mine_negatives: int | None = option.integer(
     None,
     "Hard negatives to find for each row of --train_file: positives of others"
-    " that are closest to its first text. Those of NAME.tsv go to"
+    " that are closest to its first text, or documents of the corpus of a"
+    " folder. Those of NAME.tsv go to"
     " NAME_negatives.jsonl, to train with"
     " --text_columns=query,positive,negatives.",
     option.AT_LEAST_1,
@@ -194,7 +195,9 @@ class EmbeddingSettings(TrainingSettings):
   )
   train_file: str | None = option.path(
     None,
-    "Training set, a .tsv, .csv or .jsonl file with a header.",
+    "Training set, a .tsv, .csv or .jsonl file with a header. For"
+    " --mine_negatives also a folder in the layout of BEIR with"
+    " qrels/train.tsv, or another file in its qrels/.",
     basic=True,
     needs="do_train or mine_negatives",
   )
@@ -293,6 +296,12 @@ class EmbeddingSettings(TrainingSettings):
     return Columns(names, self.dev_score_column)
 
   @property
+  def mines_folder(self) -> bool:
+    """True if --train_file is a folder in the layout of BEIR."""
+    mines = self.flags.do_predict and self.mining.mine_negatives
+    return mines and not self.flags.do_train and beir.is_beir(self.train_file)
+
+  @property
   def names_dev_columns(self) -> bool:
     """True if a column of --dev_file is named."""
     return bool(self.dev_text_columns or self.dev_score_column)
@@ -302,7 +311,9 @@ class EmbeddingSettings(TrainingSettings):
     run, teacher = self.flags, self.objective.teacher or ""
     files: list[tuple[str | None, str | None]] = []
     if run.do_train or (run.do_predict and self.mining.mine_negatives):
-      files.append((self.train_file, TRAINING_DATA if run.do_train else None))
+      use = TRAINING_DATA if run.do_train else None
+      paths = beir.data_files(self.train_file, "train")
+      files += [(path, use) for path in paths]
     if run.do_train and teacher.endswith(".npy"):  # vectors, not a model
       files.append((teacher, "teacher"))
     if run.evaluates:
@@ -319,7 +330,8 @@ class EmbeddingSettings(TrainingSettings):
     self.need_sets()
     if self.mining.mine_negatives:
       self.need("train_file", "mine_negatives", flags.do_predict)
-      if kind_of(self.train_columns) not in ("pairs", "triplets"):
+      kinds = ("pairs", "triplets")
+      if not self.mines_folder and kind_of(self.train_columns) not in kinds:
         raise InputError(
           "--mine_negatives: --text_columns must name a query and its positive,"
           " without a score or label"

@@ -70,6 +70,11 @@ def open_groups(
   """Checks and counts the groups of --train_file for a loss."""
   path = settings.train_file
   if beir.is_beir(path):
+    if settings.objective.teacher_scores_column:
+      raise InputError(
+        f"--teacher_scores_column: {path} has no columns. Give --teacher, or a"
+        " table"
+      )
     read = [*_judged_groups(beir.read(path, "train"), loss)].__iter__
   else:
     if path == "-" or (os.path.exists(path) and not os.path.isfile(path)):

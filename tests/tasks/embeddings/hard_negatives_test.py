@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from parametrize import parametrize
 
+from benchmarks import results
 from bertlib.data.text_groups import Example
 from bertlib.tasks.embeddings import hard_negatives
 from bertlib.tasks.embeddings.settings import MiningSettings
@@ -67,10 +68,15 @@ REFERENCE = {
 
 def mine(tmp_path, rows, names="q{}", **options):
   """Lines of the file of mined negatives."""
+  examples = [Example([names.format(q), f"d{d}"]) for q, d in rows]
+  return write(tmp_path, hard_negatives.of_examples(examples), **options)
+
+
+def write(tmp_path, mined, **options):
+  """Lines of the file of mined negatives, by vectors of numbered texts."""
   draw = np.random.RandomState(3).randn
   vectors = {f"q{i}": draw(4) for i in range(5)}
-  vectors |= {f"d{i}": draw(4) for i in range(7)}
-  examples = [Example([names.format(q), f"d{d}"]) for q, d in rows]
+  vectors |= {f"d{i}": draw(4) for i in range(7)} | {"": np.ones(4)}
   path = tmp_path / "negatives.jsonl"
 
   def encode(queries, corpus):
@@ -80,7 +86,7 @@ def mine(tmp_path, rows, names="q{}", **options):
     )
 
   options = MiningSettings(**options)
-  hard_negatives.write(str(path), examples, encode, options)
+  hard_negatives.write(str(path), mined, encode, options)
   return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -94,6 +100,21 @@ def test_negatives_are_those_of_sentence_transformers(tmp_path, options):
     (f"q{query}", *(f"d{document}" for document in documents))
     for query, *documents in REFERENCE[options]
   ]
+
+
+def test_a_folder_is_mined_as_its_pairs_are(tmp_path):
+  """A document judged 0 is like the others; copies and empty ones are left."""
+  documents = {f"d{i}": f"d{i}" for i in range(7)}
+  documents |= {"copy": "d0", "empty": ""}
+  judged = [(f"q{q}", f"d{d}", 1) for q, d in ROWS]
+  judged += [("q1", "d5", 0), ("q1", "empty", 1), ("q2", "lost", 1)]
+  queries = {f"q{i}": f"q{i}" for i in range(5)}
+  folder = tmp_path / "beir"
+  results.write_beir(folder, documents, queries, judged, split="train")
+  of_table = mine(tmp_path, ROWS, mine_negatives=3, range_max=9)
+  mined = hard_negatives.of_folder(str(folder))
+  of_folder = write(tmp_path, mined, mine_negatives=3, range_max=9)
+  assert sorted(map(json.dumps, of_folder)) == sorted(map(json.dumps, of_table))
 
 
 def test_scores_are_cosines_of_the_positive_and_each_negative(tmp_path):
