@@ -151,9 +151,11 @@ def learn_vocab(
 
 def _import_tokenizers():
   with needs_package(
-    "learning a vocabulary needs the package tokenizers: pip install tokenizers"
+    "learning a vocabulary needs the package tokenizers, below 1.0: pip install"
+    " 'tokenizers<1'"
   ):
     import tokenizers
+    import tokenizers.trainers  # not in release candidates of 1.0
   return tokenizers
 
 

@@ -44,10 +44,11 @@ def load(path: str, finds_mask: bool = False) -> SubwordTokenizer:
 def errors_of(path: str) -> Iterator[None]:
   """Turns errors of the package about a file into InputErrors."""
   with needs_package(
-    f"{path}: needs the package tokenizers. Install it:"
+    f"{path}: needs the package tokenizers, below 1.0. Install it:"
     " pip install -e '.[tokenizers]'"
   ):
     import tokenizers
+    import tokenizers.decoders  # not in release candidates of 1.0
   try:
     yield
   except InputError as error:
