@@ -34,7 +34,8 @@ def parse_as_stored(
   parsed = _parse(serialized, layout)
   for name, feature in layout.items():
     if feature.varies:
-      shape = [None, *feature.shape] if is_static else None
+      num_rows = feature.shape[0] if is_static else None
+      shape = [None, num_rows, *feature.shape[1:]]
       parsed[name] = parsed[name].to_tensor(shape=shape)
   return parsed
 
@@ -46,8 +47,9 @@ def _parse(serialized, layout: tf_records.Layout) -> dict[str, Any]:
     dtype = tf.float32 if feature.is_float else tf.int64
     if not feature.varies:
       return tf.io.FixedLenFeature(feature.shape, dtype, feature.default)
-    sizes = map(tf.io.RaggedFeature.UniformRowLength, feature.shape[1:])
-    return tf.io.RaggedFeature(dtype, partitions=[*sizes])
+    lengths = tf.io.RaggedFeature.RowLengths(tf_records.NUM_TOKENS)
+    partitions = [lengths] if feature.per_token else []
+    return tf.io.RaggedFeature(dtype, partitions=partitions)
 
   specs = {name: spec(feature) for name, feature in layout.items()}
   return tf.io.parse_example(serialized, specs)

@@ -25,13 +25,16 @@ class Feature(NamedTuple):
   # The last axis has a value per token: common padding may be removed.
   per_token: bool = False
   is_text: bool = False  # bytes, a single value; written only
-  # The first axis has a row per text of the record: at most as many as `shape`
-  # says. Batches have zeros in the rows that a record lacks.
+  # The first axis has a row per text of the record, at most as many as `shape`
+  # says, and `NUM_TOKENS` has the number of tokens that are stored of each.
+  # Batches have zeros where a record has nothing.
   varies: bool = False
 
 
 # The features with one value per token, padded at the end.
 TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
+# Of features that vary, which are not padded in files.
+NUM_TOKENS = "num_tokens"
 
 # Layout of records: features by name.
 Layout = Mapping[str, Feature]

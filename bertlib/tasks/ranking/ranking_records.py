@@ -195,7 +195,7 @@ def _for_margins(groups: Iterable[Group]) -> Iterator[Group]:
 
 
 def layout(loss: str | None, num_documents: int, max_seq_length: int):
-  """Layout of the records of groups: tokens are [documents, S]."""
+  """Layout of the records of groups: batches are [B, documents, S]."""
   features = tf_records.token_layout(max_seq_length, num_documents)
   name = "teacher_scores" if loss == "margin_mse" else "labels"
   if loss:
@@ -223,13 +223,15 @@ def write_records(
     for group in to_write:
       rows = [next(encoded) for _ in group.documents]
       num_truncated.extend(row.num_truncated_tokens for row in rows)
-      tokens = {
-        name: [x for row in rows for x in getattr(row, name)]
-        for name in model_inputs.TOKEN_FEATURES
-      }
-      yield group._asdict() | tokens
+      lengths = [row.num_tokens for row in rows]
+      values = group._asdict() | {tf_records.NUM_TOKENS: lengths}
+      for name in model_inputs.TOKEN_FEATURES:
+        stored = (getattr(row, name)[: row.num_tokens] for row in rows)
+        values[name] = [*itertools.chain.from_iterable(stored)]
+      yield values
 
-  num_groups = tf_records.write_records(path, records(), features)
+  stored = {tf_records.NUM_TOKENS: tf_records.Feature((None,))}
+  num_groups = tf_records.write_records(path, records(), features | stored)
   num_cut = sum(map(bool, num_truncated))
   logging.info(
     "%d queries with %d documents written to %s; %.1f%% of these are cut to %d"
