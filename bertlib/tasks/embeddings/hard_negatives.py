@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter, defaultdict
-from collections.abc import (
-  Callable,
-  Collection,
-  Iterable,
-  Iterator,
-  Mapping,
-  Sequence,
-)
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -54,7 +46,7 @@ def _right(grades: Mapping[str, float]) -> list[str]:
 def write(
   path: str,
   mined: Mined,
-  encode: Callable[[Collection[str], Iterable[str]], Vectors],
+  encode: Callable[[Iterable[str], Iterable[str]], Vectors],
   options: MiningSettings,
 ) -> None:
   """Writes the negatives of each pair as JSON Lines, and logs their numbers."""
@@ -69,10 +61,8 @@ def write(
     _scored(pairs, query_vectors, vectors, of_positives),
     options.depth(mined.most_positives),
   )
-  found = (id_ for _, ids, _ in ranked for id_ in ids)
-  texts = pairs.texts_of(
-    itertools.chain(found, (id_ for _, id_ in of_positives))
-  )
+  found = {id_ for _, ids, _ in ranked for id_ in ids}
+  texts = pairs.texts_of(found.union(id_ for _, id_ in of_positives))
   counts: Counter[int] = Counter()  # of rows, by their number of negatives
   with atomic_write(path, "wb") as file:
     for query, ids, scores in ranked:
