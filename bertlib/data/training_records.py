@@ -18,6 +18,9 @@ from bertlib.cli.errors import InputError, printable
 from bertlib.data import input_pipeline, tf_records
 from bertlib.data.input_pipeline import BLOCK_SIZE, Shard
 
+# Shuffled elements that are copied together.
+_NUM_GATHERED = 1024
+
 
 def record_input_fn(
   input_file: str | Sequence[str],
@@ -119,9 +122,11 @@ def shuffle_epochs(
     )
     if reorder is not None:
       order = reorder(order, epoch, elements)
-    return tf.data.Dataset.from_tensor_slices(
-      tf.nest.map_structure(lambda tensor: tf.gather(tensor, order), elements)
-    )
+    # In parts: all elements in their new order would be a second copy.
+    parts = tf.data.Dataset.from_tensor_slices(order).batch(_NUM_GATHERED)
+    return parts.map(
+      lambda part: tf.nest.map_structure(lambda t: tf.gather(t, part), elements)
+    ).unbatch()
 
   epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
   all_elements = dataset.batch(num_elements).repeat()
