@@ -365,6 +365,22 @@ def test_flags_without_effect_are_named(settings, arguments, expected):
   assert re.match(expected, "".join(warnings))
 
 
+OF_TABLES = {"text_a_column": "1", "label_column": "2"}
+OF_XNLI = {"language": "zh"}
+
+
+@parametrize(
+  "arguments, expected",
+  (["--task_name=tsv"], OF_TABLES),
+  (["--task_name=XNLI"], OF_XNLI),
+  (["--task_name=MRPC", "--label_column=3"], {"label_column": "3"}),
+)
+def test_a_model_keeps_no_defaults_of_other_tasks(arguments, expected):
+  kept = option.kept_values(parse(ClassifierSettings, *arguments))
+  names = {*OF_TABLES, *OF_XNLI, "label_delimiter"}
+  assert {n: kept[n] for n in names if n in kept} == expected
+
+
 def test_warnings_are_logged_when_the_command_line_is_read(caplog):
   paths = "--vocab_file=x --bert_config_file=x --output_dir=x --dev_file=x"
   with commands.in_process(run_ner) as main, pytest.raises(InputError):

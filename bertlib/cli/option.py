@@ -422,9 +422,12 @@ def warnings(
   for part in groups(made):
     yield from part.warnings()
   found, unused = values_of(made), {}
+  # Given twice: a flag file is often shared by training and evaluation, which
+  # then overrides the action.
+  met = [name for name in found if values[name].present > 1]
   for name, flag in declarations(settings):
     if values[name].present and found[name] != flag.default:
-      unmet = _unmet(flag.needs, found, values)
+      unmet = _unmet(flag.needs, found, met)
       unused.setdefault(unmet, []).append(f"--{name}")
   unused.pop(None, None)
   for unmet, names in unused.items():
@@ -433,7 +436,9 @@ def warnings(
 
 
 def _unmet(
-  needs: str, found: Mapping[str, Any], values: flags.FlagValues
+  needs: str,
+  found: Mapping[str, Any],  # values of flags by name
+  met: Sequence[str] = (),  # flags whose conditions are met with any value
 ) -> str | None:
   """First condition of `Flag.needs` that is not met, in words, or None."""
   for condition in filter(None, needs.split(", ")):
@@ -443,9 +448,7 @@ def _unmet(
     ]
     terms = [term for term in terms if term[1] in found]
     if not terms or any(
-      # Given twice: a flag file is often shared by training and evaluation,
-      # which then overrides the action.
-      values[name].present > 1 or _is_met(found[name], wanted) != bool(negated)
+      name in met or _is_met(found[name], wanted) != bool(negated)
       for negated, name, _, wanted in terms
     ):
       continue
@@ -533,9 +536,15 @@ def values_of(settings: CommandSettings) -> dict[str, Any]:
 
 def kept_values(settings: CommandSettings) -> dict[str, Any]:
   """Values of the flags that `model.json` keeps, by name, if they are set."""
-  kept = {name for name, flag in declarations(type(settings)) if flag.kept}
   values = values_of(settings)
-  return {n: v for n, v in values.items() if n in kept and v is not None}
+  return {
+    name: values[name]
+    for name, flag in declarations(type(settings))
+    if flag.kept
+    and values[name] is not None
+    # A default without effect, such as a language of one task, says nothing.
+    and not (values[name] == flag.default and _unmet(flag.needs, values))
+  }
 
 
 def value_of(name: str, default: Any) -> Any:
