@@ -561,6 +561,9 @@ def check_output(
 def make_task(settings: PretrainingSettings) -> Task:
   """Describes the task to the functions of `run`."""
   objective, within = settings.chosen_objective, budget.read_budget(settings)
+  must_agree = [*objective.must_agree]
+  if settings.flags.do_train:  # an evaluation may leave out a loss
+    must_agree.append("objective")
   num_predictions = 0
   if objective.predicts_tokens:
     num_predictions = settings.max_predictions_per_seq
@@ -579,7 +582,7 @@ def make_task(settings: PretrainingSettings) -> Task:
     ),
     metrics=objective.metrics,
     description=objective.description,
-    must_agree=objective.must_agree,
+    must_agree=must_agree,
     heads=objective.required_head,
     unit="records",
     num_predictions=num_predictions,

@@ -124,7 +124,14 @@ BROUGHT = {
   },
   SquadSettings: {"its own of 0.10": (SQUAD, PREDICTS, ANSWERS)},
   NerSettings: {"its own of 0.10": (NER, PREDICTS, _BRIEF)},
-  PretrainingSettings: {"its own of 0.16": (PRETRAINING, PREDICTS, _BRIEF)},
+  PretrainingSettings: {
+    "its own of 0.16": (PRETRAINING, PREDICTS, _BRIEF),
+    "the objective too to a training": (
+      PRETRAINING | {"objective": "electra"},
+      ("init_checkpoint", {"do_train": True}),
+      {"objective": "electra", "max_seq_length": 128},
+    ),
+  },
   EmbeddingSettings: {
     "its own of 0.16": (EMBEDDINGS, PREDICTS, _BRIEF),
     "a classifier": (CLASSIFIER, STARTS, _BRIEF),

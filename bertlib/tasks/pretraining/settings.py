@@ -119,6 +119,7 @@ class PretrainingSettings(TrainingSettings):
   """Flags of run_pretraining.py."""
 
   REQUIRED = ("bert_config_file", "output_dir")
+  KEPT_IN_TRAINING = (*TrainingSettings.KEPT_IN_TRAINING, "objective")
   SCRIPT = "run_pretraining"
   WRITES = ("predictions*",)
   EXAMPLE = (
@@ -185,7 +186,8 @@ class PretrainingSettings(TrainingSettings):
     "Losses to train and evaluate: mlm_nsp is masked LM and next sentence"
     " prediction; mlm is masked LM alone, on records of any --segments; nsp is"
     " next sentence prediction alone; electra trains a small generator on"
-    " masked LM, and the model to find the tokens that it replaced.",
+    " masked LM, and the model to find the tokens that it replaced. If not"
+    " given, as the initial model was pretrained, or else mlm_nsp.",
     basic=True,
     kept=True,
   )

@@ -286,6 +286,25 @@ def test_other_weights_of_the_losses_are_refused(folder, whole):
 
 
 @pytest.mark.train
+def test_training_goes_on_with_the_objective_of_the_model(folder, whole):
+  values = {"output_dir": folder / "next", "init_checkpoint": whole}
+  values |= {"bert_config_file": None, "num_train_steps": 5}
+  flags = tiny_pretraining.flags(folder, **values)
+  done = commands.succeed("run_pretraining.py", "--do_train", *flags)
+  assert "disc loss" in done.stderr
+
+
+@pytest.mark.train
+def test_another_objective_is_refused_before_the_first_write(folder, whole):
+  description = (whole / "model.json").read_text()
+  values = {"output_dir": whole, "objective": "mlm_nsp"}
+  flags = tiny_pretraining.flags(folder, **values)
+  done = commands.fail("run_pretraining.py", "--do_train", *flags)
+  assert "a model with objective 'electra', but this run's is" in str(done)
+  assert (whole / "model.json").read_text() == description
+
+
+@pytest.mark.train
 @parametrize("encoder", False, True)
 def test_exports_have_the_weights_of_their_network(whole, encoder):
   source = export_model.find_source(str(whole), None, None, None, True, None)
