@@ -77,7 +77,7 @@ def read(path: str) -> dict[str, Any]:
   model = {"type?": str, "vocab": (dict, list)}
   schema = {"model": model, "added_tokens?": [_ADDED]}
   content = json_files.read(path, schema, _FIX)
-  kind = content["model"].get("type")
+  kind = content["model"]["type"] = kind_of(content["model"])
   if kind != "Unigram" and not (kind == "BPE" and byte_level_steps(content)):
     found = "BPE without bytes" if kind == "BPE" else f"a {kind} model"
     raise InputError(
@@ -85,6 +85,15 @@ def read(path: str) -> dict[str, Any]:
       " vocab.txt, WordPiece are supported. Use another model"
     )
   return content
+
+
+def kind_of(model: Mapping[str, Any]) -> str:
+  """Type of the `model` of a `tokenizer.json`."""
+  # Files from before tokenizers 0.9, such as those of roberta-base and
+  # xlm-roberta-base, do not say it.
+  is_unigram = isinstance(model.get("vocab"), list)
+  others = "BPE" if "merges" in model else "WordPiece"
+  return model.get("type") or ("Unigram" if is_unigram else others)
 
 
 def parts(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
@@ -118,6 +127,9 @@ def special_tokens_of(content: Mapping[str, Any]) -> SpecialTokens:
     role: next((name for name in pair if name in vocab), None)
     for role, pair in zip(SpecialTokens._fields[:5], names)
   }
+  model = content["model"]
+  if isinstance(model["vocab"], list) and model.get("unk_id") is None:
+    found["unk"] = None  # an error of the package at an unknown character
   for part in parts(content, "post_processor"):
     if part["type"] in ("RobertaProcessing", "BertProcessing"):
       found |= {"cls": part["cls"][0], "sep": part["sep"][0]}

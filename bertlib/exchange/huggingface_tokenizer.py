@@ -264,7 +264,7 @@ def _subword_file(folder: str, vocab_file: str | None) -> str | None:
   if tokenizer_files.FILE in names:
     path = os.path.join(folder, tokenizer_files.FILE)
     model = json_files.read(path, dict).get("model") or {}
-    return path if model.get("type", "WordPiece") != "WordPiece" else None
+    return path if subword_tokenizer.kind_of(model) != "WordPiece" else None
   for name, what in _OTHER_FILES.items():
     is_alone = name == "bpe.codes" or model_files.VOCAB not in names
     if name in names and is_alone:
@@ -297,6 +297,7 @@ def _read_subword(
     f" that of {os.path.basename(path)} counts"
     for step in subword_tokenizer.byte_level_steps(content)
     if step["add_prefix_space"] != stated
+    and config.get("tokenizer_class") not in _OF_FILE
   ]
   return Tokenizer(
     json_files.dumps(content, ensure_ascii=False).encode(),
@@ -351,7 +352,7 @@ def _find_vocab(folder: str, fast: Mapping) -> tuple[list[str], list[str]]:
   path = next(filter(os.path.exists, paths), None)
   found = vocabulary.read_pieces(path) if path else None
   model = fast.get("model") or {}
-  is_wordpiece = model.get("type", "WordPiece") == "WordPiece"
+  is_wordpiece = subword_tokenizer.kind_of(model) == "WordPiece"
   if not (is_wordpiece and "vocab" in model):
     if found is not None:
       return found, []

@@ -195,3 +195,12 @@ def test_other_files_are_refused(tmp_path, changed, message):
   path = tmp_path / "tokenizer.json"
   path.write_text(json.dumps(rules))
   assert message in refusal(subword_tokenizer.load, str(path))
+
+
+def test_characters_without_an_unknown_token_are_refused(tmp_path):
+  rules = json.loads(tiny_subword.content("Unigram"))
+  rules["model"]["unk_id"] = None  # an error of the package at such a text
+  path = tmp_path / "tokenizer.json"
+  path.write_text(json.dumps(rules))
+  message = refusal(subword_tokenizer.load, str(path))
+  assert "has no special tokens <unk>" in message

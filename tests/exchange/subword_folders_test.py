@@ -104,6 +104,21 @@ def test_merges_are_converted(tmp_path):
   assert one.encode(tiny_subword.TEXT) == other.encode(tiny_subword.TEXT)
 
 
+@parametrize("kind", *tiny_subword.KINDS)
+def test_files_of_early_versions_do_not_name_their_kind(kind, tmp_path):
+  # Those of roberta-base and xlm-roberta-base.
+  tiny_subword.write_folder(tmp_path / "a", kind)
+  path = tmp_path / "a" / "tokenizer.json"
+  rules = json.loads(path.read_text())
+  assert rules["model"].pop("type") == kind
+  path.write_text(json.dumps(rules))
+  from_huggingface.convert(str(tmp_path / "a"), str(tmp_path / "to_a"))
+  loaded = vocabulary.load_tokenizer(f"{tmp_path}/to_a/tokenizer.json", False)
+  package = tokenizers.Tokenizer.from_str(tiny_subword.content(kind))
+  expected = package.encode("a dog, there", add_special_tokens=False).ids
+  assert loaded.encode("a dog, there") == expected
+
+
 def test_further_heads_are_left_out_by_a_line(tmp_path):
   tiny_subword.write_folder(tmp_path / "a", "Unigram")
   for name in ("sparse_linear.pt", "colbert_linear.pt"):
