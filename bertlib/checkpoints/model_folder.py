@@ -162,7 +162,10 @@ def check_config(
       f"{path}: has no {', '.join(missing)}. Use the file that belongs to the"
       " checkpoint"
     )
-  for key, (kind, allowed) in _SCHEMA.items():
+  schema = dict(_SCHEMA)
+  if values.get("model_type") in _OF_ROBERTA:  # whose positions follow it
+    schema["pad_token_id"] = (int, option.NOT_NEGATIVE)
+  for key, (kind, allowed) in schema.items():
     if key not in values or (key, values[key]) == ("classifier_dropout", None):
       continue
     is_of_kind = json_files.mismatch(values[key], kind) is None

@@ -54,9 +54,10 @@ def errors_of(path: str) -> Iterator[None]:
   except InputError as error:
     raise InputError(f"{path}: {error}. {_FIX}") from error
   except Exception as error:  # the package raises no other class
+    reason, *_ = str(error).split("\n")
     raise InputError(
       f"{path}: tokenizers {tokenizers.__version__} cannot read it"
-      f" ({error}). {_FIX}, or another version of the package"
+      f" ({reason}). {_FIX}, or another version of the package"
     ) from error
 
 

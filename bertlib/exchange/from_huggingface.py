@@ -361,8 +361,8 @@ def read_config(folder: str) -> dict[str, Any]:
     names = {theirs: ours for ours, theirs in DISTILBERT_KEYS.items()}
     config = {names.get(key, key): value for key, value in config.items()}
   config |= OF_KIND.get(kind, {})
-  offset = model_folder.position_offset(config)
   config = check_config(path, config, ACTIVATIONS)
+  offset = model_folder.position_offset(config)
   if offset:
     config["position_offset"] = offset
   if offset or kind == "electra":  # a dropout before the pooler

@@ -296,7 +296,7 @@ def _read_subword(
     f"note: add_prefix_space={stated} in tokenizer_config.json is ignored;"
     f" that of {os.path.basename(path)} counts"
     for step in subword_tokenizer.byte_level_steps(content)
-    if step["add_prefix_space"] != stated
+    if step.get("add_prefix_space") != stated
     and config.get("tokenizer_class") not in _OF_FILE
   ]
   return Tokenizer(
@@ -312,8 +312,8 @@ def _read_subword(
 def _from_merges(folder: str, config: Mapping[str, Any]) -> dict[str, Any]:
   """Contents of `tokenizer.json` for a `vocab.json` and a `merges.txt`."""
   path = os.path.join(folder, _MERGES)
-  (vocab,) = read_files(folder, "vocab.json")
-  lines = text_files.read_text(path).split("\n")
+  vocab, added = read_files(folder, "vocab.json", "added_tokens.json")
+  lines = text_files.read_text(path).splitlines()
   first = int(lines[0].startswith("#version"))  # others may begin with #
   merges = [tuple(line.split(" ")) for line in lines[first:] if line]
   roles = {
@@ -332,13 +332,17 @@ def _from_merges(folder: str, config: Mapping[str, Any]) -> dict[str, Any]:
     made.post_processor = processors.RobertaProcessing(
       (sep, vocab[sep]), (cls, vocab[cls]), add_prefix_space=has_space
     )
-    made.add_special_tokens(
-      [
-        AddedToken(name, lstrip=key == "mask_token", normalized=False)
-        for key, name in roles.items()
-        if name in vocab
-      ]
-    )
+    special = {
+      name: AddedToken(
+        name, lstrip=key == "mask_token", normalized=False, special=True
+      )
+      for key, name in roles.items()
+    }
+    made.add_tokens([special[name] for name in special if name in vocab])
+    for name in sorted(added, key=added.get):
+      made.add_tokens([special.get(name, name)])
+      if made.token_to_id(name) != added[name]:
+        raise InputError(f"added_tokens.json: {name} does not continue the ids")
     return json.loads(made.to_str())
 
 
@@ -357,8 +361,8 @@ def _find_vocab(folder: str, fast: Mapping) -> tuple[list[str], list[str]]:
     if found is not None:
       return found, []
     raise InputError(
-      f"{folder}: has no vocab.txt and no tokenizer.json with WordPiece; name"
-      " a vocabulary with --vocab_file"
+      f"{folder}: has no vocab.txt and no tokenizer.json with a vocabulary;"
+      " name one with --vocab_file"
     )
   mark = model.get("continuing_subword_prefix", "##")
   if mark != "##":

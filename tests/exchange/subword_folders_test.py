@@ -6,6 +6,7 @@ import os
 
 import commands
 import pytest
+import run_outputs
 import tiny_subword
 from parametrize import parametrize
 from reference_data import read_jsonl
@@ -82,26 +83,72 @@ def test_a_classifier_is_trained_evaluated_exported_converted(kind, tmp_path):
   assert config["model_max_length"] == 14
 
 
-def test_merges_are_converted(tmp_path):
-  tiny_subword.write_folder(tmp_path / "a", "BPE")
-  path = tmp_path / "a" / "tokenizer.json"
+def write_merges(folder, *added, newline="\n"):
+  """Writes a folder of byte-level BPE without a tokenizer.json."""
+  tiny_subword.write_folder(folder, "BPE")
+  path = folder / "tokenizer.json"
   model = json.loads(path.read_text())["model"]
   path.unlink()
-  vocab = model["vocab"] | {"<mask>": len(model["vocab"])}
-  merges = ["#version: 0.2", *map(" ".join, model["merges"])]
-  (tmp_path / "a" / "vocab.json").write_text(json.dumps(vocab))
-  (tmp_path / "a" / "merges.txt").write_text("\n".join(merges) + "\n")
-  for name in ("a", "b"):
-    if name == "b":
-      tiny_subword.write_folder(tmp_path / "b", "BPE")
-    from_huggingface.convert(str(tmp_path / name), str(tmp_path / f"to_{name}"))
-  one, other = (
-    vocabulary.load_tokenizer(f"{tmp_path}/to_{n}/tokenizer.json", False)
-    for n in "ab"
-  )
+  size = len(model["vocab"])
+  vocab = model["vocab"] | {"<mask>": size}
+  if added:  # in the place of others, as the model has no room for more
+    vocab = {name: i for name, i in vocab.items() if i < size - len(added)}
+    names = {name: i for i, name in enumerate(added, len(vocab))}
+    (folder / "added_tokens.json").write_text(json.dumps(names))
+  merges = [
+    " ".join(pair) for pair in model["merges"] if "".join(pair) in vocab
+  ]
+  lines = ["#version: 0.2", *merges, ""]
+  (folder / "vocab.json").write_text(json.dumps(vocab))
+  (folder / "merges.txt").write_text("\n".join(lines), newline=newline)
+
+
+def converted(folder, target):
+  """The tokenizer of a folder that is converted."""
+  from_huggingface.convert(str(folder), str(target))
+  return vocabulary.load_tokenizer(f"{target}/tokenizer.json", False)
+
+
+@parametrize("newline", "\n", "\r\n")
+def test_merges_are_converted(tmp_path, newline):
+  write_merges(tmp_path / "a", newline=newline)
+  tiny_subword.write_folder(tmp_path / "b", "BPE")
+  one, other = (converted(tmp_path / n, tmp_path / f"to_{n}") for n in "ab")
   assert one.vocab == other.vocab
   assert one.special_ids == other.special_ids
   assert one.encode(tiny_subword.TEXT) == other.encode(tiny_subword.TEXT)
+
+
+def test_merges_may_have_added_tokens_in_a_file_of_their_own(tmp_path):
+  write_merges(tmp_path / "a", "<mask>", "a dog")
+  loaded = converted(tmp_path / "a", tmp_path / "to_a")
+  mask, dog = loaded.vocab["<mask>"], loaded.vocab["a dog"]
+  assert loaded.special_ids.mask == mask == dog - 1
+  assert dog in loaded.encode("the cat, a dog")
+  assert mask not in loaded.encode("the <mask>")
+
+
+def test_an_added_token_behind_a_gap_is_refused(tmp_path):
+  write_merges(tmp_path / "a", "<mask>")
+  (tmp_path / "a" / "added_tokens.json").write_text('{"dog": 999}')
+  message = refusal(from_huggingface.read, str(tmp_path / "a"))
+  assert "added_tokens.json: dog does not continue the ids" in message
+
+
+def test_merges_that_are_none_are_refused_in_one_line(tmp_path):
+  write_merges(tmp_path / "a")
+  (tmp_path / "a" / "merges.txt").write_text("a b c\n")
+  message = refusal(from_huggingface.read, str(tmp_path / "a"))
+  assert "merges.txt: tokenizers" in message
+  assert "\n" not in message
+
+
+@parametrize("value", None, "1")
+def test_padding_that_decides_positions_is_a_number(tmp_path, value):
+  tiny_subword.write_folder(tmp_path / "a", "BPE")
+  run_outputs.edit_json(tmp_path / "a" / "config.json", pad_token_id=value)
+  message = refusal(from_huggingface.read, str(tmp_path / "a"))
+  assert f"pad_token_id is {json.dumps(value)}, but must be" in message
 
 
 @parametrize("kind", *tiny_subword.KINDS)
@@ -112,8 +159,7 @@ def test_files_of_early_versions_do_not_name_their_kind(kind, tmp_path):
   rules = json.loads(path.read_text())
   assert rules["model"].pop("type") == kind
   path.write_text(json.dumps(rules))
-  from_huggingface.convert(str(tmp_path / "a"), str(tmp_path / "to_a"))
-  loaded = vocabulary.load_tokenizer(f"{tmp_path}/to_a/tokenizer.json", False)
+  loaded = converted(tmp_path / "a", tmp_path / "to_a")
   package = tokenizers.Tokenizer.from_str(tiny_subword.content(kind))
   expected = package.encode("a dog, there", add_special_tokens=False).ids
   assert loaded.encode("a dog, there") == expected
