@@ -16,7 +16,11 @@ from bertlib.io import json_files, model_files, text_files
 
 # Classes that split text as BERT does. The first take their rules, but not the
 # vocabulary, from `tokenizer_config.json`, the others from `tokenizer.json`.
-_OF_BERT = ("BertTokenizer", "BertTokenizerFast")
+_OF_BERT = tuple(
+  f"{kind}Tokenizer{fast}"
+  for kind in ("Bert", "DistilBert", "Electra")
+  for fast in ("", "Fast")
+)
 _OF_FILE = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 # The limit of transformers where no file names one.

@@ -362,6 +362,9 @@ def slow(**values):
   return {"tokenizer_config.json": values}
 
 
+# Kinds of models whose tokenizers in transformers are those of BERT.
+_OF_BERT = "Bert", "DistilBert", "Electra"
+
 # A class whose rules are those of `tokenizer.json`.
 _CLASS = {"tokenizer_class": "PreTrainedTokenizerFast"}
 _GENERIC = slow(**_CLASS)
@@ -499,6 +502,7 @@ def test_the_limit_of_characters_is_that_of_the_files(files, limit, tmp_path):
   (fast(), None),
   (fast() | _GENERIC, None),
   (slow(word_tokenizer_type="mecab"), "mecab"),
+  *((slow(tokenizer_class=f"{kind}Tokenizer"), None) for kind in _OF_BERT),
   (slow(tokenizer_class="RoFormerTokenizer"), "RoFormerTokenizer"),
   (fast("pre_tokenizer", type="Whitespace"), "pre_tokenizer=Whitespace in"),
   (fast("normalizer", type="NFKC") | _GENERIC, "support normalizer=NFKC"),

@@ -100,7 +100,7 @@ def write_merges(folder, *added, newline="\n"):
   ]
   lines = ["#version: 0.2", *merges, ""]
   (folder / "vocab.json").write_text(json.dumps(vocab))
-  (folder / "merges.txt").write_text("\n".join(lines), newline=newline)
+  (folder / "merges.txt").write_bytes(newline.join(lines).encode())
 
 
 def converted(folder, target):
