@@ -539,6 +539,8 @@ def prepare(
 def set_up(settings: PretrainingSettings, step: Steps) -> Run:
   """The run, see `runs.setup`; refuses other packing or another budget."""
   run = runs.setup(settings, make_task(settings), step)
+  if settings.flags.do_train and not run.start.own:
+    check_objective(settings)
   if run.start.trained:
     run = with_heads_of(run, run.start.trained)
   if run.task.needs_vocabulary:
@@ -548,6 +550,21 @@ def set_up(settings: PretrainingSettings, step: Steps) -> Run:
     budget.check(budget.read_budget(settings), run.start.last, run.on_tpu)
     training_batches.check_same_packing(settings, run.start.last)
   return run
+
+
+def check_objective(settings: PretrainingSettings) -> None:
+  """Refuses the default objective for an initial model with a generator."""
+  path, objective = settings.model.init_checkpoint, settings.chosen_objective
+  if not path or objective.has_generator or "objective" in settings.given:
+    return
+  reader = checkpoint_files.open_reader(path)
+  found = objectives.of_variables(reader.has_tensor)
+  if found and found.has_generator:
+    raise InputError(
+      f"--objective: {path} has a generator beside the model. Give"
+      f" --objective={found.name} to train both, or {objective.name} for the"
+      " model alone"
+    )
 
 
 def check_output(

@@ -130,7 +130,7 @@ def of_model(description: Mapping[str, Any]) -> Objective:
   )
 
 
-def of_variables(has_variable: Callable[[str], bool]) -> Objective:
-  """The objective whose heads a checkpoint has."""
+def of_variables(has_variable: Callable[[str], bool]) -> Objective | None:
+  """The objective whose heads a checkpoint has; None for others or no heads."""
   found = [loss for loss, name in _HEADS.items() if has_variable(name)]
-  return next(o for o in OBJECTIVES.values() if [*o.losses] == found)
+  return next((o for o in OBJECTIVES.values() if [*o.losses] == found), None)

@@ -295,6 +295,19 @@ def test_training_goes_on_with_the_objective_of_the_model(folder, whole):
 
 
 @pytest.mark.train
+def test_a_generator_without_a_description_needs_the_flag(folder, whole):
+  target = folder / "bare"
+  target.mkdir()
+  for path in (*whole.glob("model.ckpt-6.*"), whole / "bert_config.json"):
+    shutil.copy(path, target)
+  values = {"output_dir": folder / "none", "init_checkpoint": target}
+  flags = tiny_pretraining.flags(folder, **values)
+  done = commands.fail("run_pretraining.py", "--do_train", *flags)
+  assert "has a generator beside the model. Give --objective=elec" in str(done)
+  assert not (folder / "none").exists()
+
+
+@pytest.mark.train
 def test_another_objective_is_refused_before_the_first_write(folder, whole):
   description = (whole / "model.json").read_text()
   values = {"output_dir": whole, "objective": "mlm_nsp"}

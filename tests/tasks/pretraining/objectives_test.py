@@ -85,3 +85,4 @@ def test_a_checkpoint_has_the_objective_of_its_heads():
   heads[MLM_NSP] = heads[MLM] + heads[NSP]
   for objective, names in heads.items():
     assert objectives.of_variables(names.__contains__) == objective
+  assert objectives.of_variables([].__contains__) is None
