@@ -124,7 +124,7 @@ def predict_file(model: OnnxModel, settings: PredictSettings) -> None:
   if not first:
     raise InputError(f"{path}: has no rows to predict for")
   blocks, formats = itertools.chain([first], blocks), model.file_formats(first)
-  if output == "-" or (os.path.exists(output) and not os.path.isfile(output)):
+  if not files.is_plain(output):
     write_stream(model, blocks, formats[".jsonl"], output)
     if bad:
       logging.warning("bad rows skipped: %d, the first: %s", len(bad), bad[0])

@@ -79,6 +79,7 @@ _arguments: list[str] = []
 
 def run(main: Callable[[list[str]], Any]) -> None:
   """Runs `main` under absl; ends errors that users can fix with one line."""
+  _open_closed_streams()
   # `parse_flags` may have parsed the flags already.
   if not _arguments:
     parse_flags()
@@ -110,6 +111,16 @@ def _print_help(
   for line in command_line.help_text(settings, full, summary).splitlines():
     terminal.show(line)
   sys.exit(0)
+
+
+def _open_closed_streams() -> None:
+  """Opens the null device for standard streams that the caller has closed."""
+  # Otherwise they are None, and the next files that are opened get their
+  # numbers: libraries would print into those.
+  for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    if getattr(sys, name) is None:
+      number = os.open(os.devnull, os.O_RDWR)
+      setattr(sys, name, os.fdopen(number, mode))
 
 
 @contextlib.contextmanager

@@ -160,7 +160,7 @@ def atomic_write(path: str, mode: str = "w") -> Iterator[IO[Any]]:
   """Opens a file, as UTF-8 or "wb"; it appears complete or not at all."""
   system = file_system(path)
   opened = moved_on_success(path, system.remove, system.replace)
-  if os.path.exists(path) and not os.path.isfile(path):
+  if not is_plain(path):
     opened = contextlib.nullcontext(path)  # a device or pipe, as /dev/stdout
   with opened as temporary:
     try:
@@ -196,6 +196,14 @@ def did_you_mean(path: str, otherwise: str) -> str:
   return f"Did you mean {paths[0]}?" if paths else otherwise
 
 
+def is_plain(path: str) -> bool:
+  """True for a file, present or not: it can be read again, and replaced.
+
+  False for "-", pipes, devices and folders.
+  """
+  return path != "-" and (os.path.isfile(path) or not os.path.exists(path))
+
+
 def remove_file(path: str) -> None:
   """Removes a file, local or remote, if it exists."""
   if exists(path):
@@ -224,14 +232,14 @@ def make_folder(path: str) -> None:
 
 def check_outputs(outputs: Iterable[str], inputs: Iterable[str | None]) -> None:
   """Refuses outputs that would overwrite inputs, also through links."""
-  # "-" is standard input.
-  read = {_identity(path): path for path in inputs if path}
+  # "-" is standard input and output.
+  read = {_identity(path, 0): path for path in inputs if path}
   read.pop(None, None)
   for path in outputs:
-    if _identity(path) in read:
+    if source := read.get(_identity(path, 1)):
       raise InputError(
-        f"{path}: would overwrite {read[_identity(path)]}, which is an input."
-        " Name another output"
+        f"{path}: would overwrite {source}, which is an input. Name another"
+        " output"
       )
 
 
@@ -299,14 +307,17 @@ def checkpoint_files(prefix: str | None) -> list[str]:
   return [*with_prefix(prefix, ".index"), *with_prefix(prefix, ".data-*")]
 
 
-def _identity(path: str) -> Any:
-  """Value that is equal for all paths of a file; None if it does not exist."""
+def _identity(path: str, standard: int) -> Any:
+  """Value that is equal for all paths of a file; None if it does not exist.
+
+  "-" is the file of the descriptor `standard`.
+  """
   path = path.removeprefix("file://")
   if is_remote(path):
     scheme, _, rest = path.partition("://")
     return scheme, os.path.normpath(rest)
   try:
-    state = os.fstat(0) if path == "-" else os.stat(path)
+    state = os.stat(standard if path == "-" else path)
   except OSError:
     return None
   is_file = stat.S_ISREG(state.st_mode)

@@ -100,8 +100,7 @@ def _can_be_locked(path: str) -> bool:
   in_folder = os.path.isdir(os.path.dirname(os.path.abspath(path)))
   if files.is_remote(path) or not in_folder:
     return False
-  is_plain = os.path.isfile(path) or os.path.isdir(path)
-  return is_plain or not os.path.exists(path)
+  return files.is_plain(path) or os.path.isdir(path)
 
 
 @contextlib.contextmanager

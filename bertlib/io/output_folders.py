@@ -109,10 +109,8 @@ def folders_for(paths: Iterable[str]) -> Iterator[None]:
 def check_new(flag: str, path: str, overwrite: bool) -> None:
   """Refuses the output of a flag that exists, unless it may be replaced."""
   # Devices and pipes are written directly.
-  is_plain = (
-    files.is_remote(path) or os.path.isfile(path) or os.path.isdir(path)
-  )
-  if is_plain and files.exists(path) and not overwrite:
+  is_kept = files.is_plain(path) or os.path.isdir(path)
+  if is_kept and files.exists(path) and not overwrite:
     raise InputError(
       f"--{flag}={path}: exists already. Name another one or add --overwrite"
     )

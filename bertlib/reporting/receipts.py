@@ -239,7 +239,7 @@ def fingerprint(
 ) -> dict[str, Any]:
   """Size and hash of a file, and in `hashed` which part the hash is of."""
   # A device or pipe may have no end.
-  if os.path.exists(path) and not os.path.isfile(path):
+  if not files.is_plain(path):
     return {"path": path, "bytes": 0, "sha256": "", "hashed": "nothing"}
   digest = hashlib.sha256()
   with open_file(path, "rb") as file:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import sys
 import threading
 
 import commands
@@ -48,6 +49,23 @@ def test_main_receives_the_arguments_and_exits_with_0(script):
 def test_a_program_without_arguments_refuses_them(script):
   line = commands.fail(script("print(argv)"), "a")
   assert line.startswith("script.py: error: 'a': not a flag")
+
+
+@pytest.mark.process
+def test_closed_streams_are_empty_and_take_no_number_of_a_file(
+  script, tmp_path
+):
+  path = tmp_path / "written.txt"
+  reading = script(
+    f"with open({str(path)!r}, 'w') as file:",
+    "  print(repr(sys.stdin.read()), file.fileno(), file=file)",
+    "print('unread')",
+  )
+  shell = 'exec "$@" <&- >&- 2>&-'
+  commands.python("-c", shell, "sh", sys.executable, reading, executable="sh")
+  text, number = path.read_text().split()
+  assert text == "''"
+  assert int(number) > 2
 
 
 @parametrize("verbosity", 0, 1)
@@ -279,6 +297,15 @@ def test_output_that_is_read_as_standard_input_is_refused(corpus):
   for name, ends_well in [("corpus.txt", False), ("other.txt", True)]:
     with open(name) as file:
       done = commands.run_code(code, stdin=file)
+    assert (done.returncode == 0) == ends_well
+
+
+@pytest.mark.process
+def test_standard_output_is_another_file_than_standard_input(corpus):
+  code = "from bertlib.io import files as c; c.check_outputs(['-'], ['-'])"
+  for name, ends_well in [("corpus.txt", False), ("other.txt", True)]:
+    with open("corpus.txt") as file, open(name, "a") as output:
+      done = commands.run_code(code, stdin=file, stdout=output)
     assert (done.returncode == 0) == ends_well
 
 

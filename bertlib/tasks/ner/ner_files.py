@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
-from bertlib.io import json_files, text_files
+from bertlib.io import files, json_files, text_files
 from bertlib.io.text_files import Encoding
 from bertlib.tasks.ner import ner
 from bertlib.tasks.ner.ner import Sentence
@@ -76,7 +75,7 @@ def stream_sentences(
 ) -> Iterator[Sentence]:
   """Yields the sentences of a file, which is read several times."""
   lines: Iterable[str] = _Lines(path, encoding)
-  if path == "-" or not os.path.isfile(path):  # it can be read once
+  if not files.is_plain(path):  # it can be read once
     lines = [*lines]
   return _sentences(path, lines, columns, {})
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.data import beir, model_inputs, tables, text_groups, tf_records
 from bertlib.data.text_groups import Columns, kind_of
+from bertlib.io import files
 from bertlib.settings.common import LongTextSettings
 
 _MINING = "run_embeddings.py --mine_negatives"
@@ -77,7 +77,7 @@ def open_groups(
       )
     read = [*_judged_groups(beir.read(path, "train"), loss)].__iter__
   else:
-    if path == "-" or (os.path.exists(path) and not os.path.isfile(path)):
+    if not files.is_plain(path):
       raise InputError(f"--train_file={path}: is read twice. Name a file")
     scores = settings.objective.teacher_scores_column
     columns = settings.columns._replace(list_scores=scores)
