@@ -180,20 +180,17 @@ class BatchPredictor:
   def encode_windows(
     self,
     texts: Iterable[Any],  # see `model_inputs.encode_windows`
-  ) -> tuple[list[int], list[dict[str, list[int]]]]:
-    """Numbers of windows of texts and pairs; their inputs, without padding."""
+  ) -> tuple[list[int], list[dict[str, Any]]]:
+    """Numbers of windows of texts and pairs; their rows, without padding."""
     pairs = ((text, None) if is_text(text) else text for text in texts)
     length = self.description["max_seq_length"]
-    num_windows, inputs = [], []
+    num_windows, encoded = [], []
     for rows in model_inputs.encode_windows(
-      self.tokenizer, pairs, length, self.cutting
+      self.tokenizer, pairs, length, self.cutting, pads=False
     ):
       num_windows.append(len(rows))
-      inputs += [
-        {name: getattr(row, name)[: row.num_tokens] for name in TOKEN_FEATURES}
-        for row in rows
-      ]
-    return num_windows, inputs
+      encoded += [row._asdict() for row in rows]
+    return num_windows, encoded
 
   def blocks(self, examples: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """Lists of `size` examples; with windows, of about as many of these."""

@@ -33,7 +33,7 @@ _MANY_WINDOWS = 1000
 class EncodedPair(NamedTuple):
   """Model inputs of a text or a pair of texts."""
 
-  input_ids: list[int]  # [CLS] A [SEP] or [CLS] A [SEP] B [SEP], padded with 0
+  input_ids: list[int]  # [CLS] A [SEP] or [CLS] A [SEP] B [SEP], padding is 0
   input_mask: list[int]  # 1 at tokens, 0 at padding
   segment_ids: list[int]  # 1 at the tokens of B and its [SEP], else 0
   num_truncated_tokens: int
@@ -74,6 +74,7 @@ def encode_windows(
   pairs: Iterable[Sequence[str | None]],
   max_seq_length: int,
   cutting: LongTextSettings,
+  pads: bool = True,  # rows to `max_seq_length`
 ) -> Iterator[list[EncodedPair]]:
   """Encodes texts and pairs: the rows of each, several only of windows."""
   special, encode = tokenizer.special_ids, functools.cache(tokenizer.encode)
@@ -81,6 +82,7 @@ def encode_windows(
     raise InputError(
       f"max_seq_length={max_seq_length}: must be at least {special.num()}"
     )
+  length = max_seq_length if pads else 0
   pairs, read = itertools.tee(pairs)
   ids = tokenizer.encode_batch(text or "" for pair in read for text in pair[:2])
   for (_, _, *prompts), ids_a, ids_b in zip(pairs, ids, ids):
@@ -92,7 +94,7 @@ def encode_windows(
     num_lost, parts = cut(ids_a, ids_b, room, cutting, num_prompt)
     rows = []
     for pair in parts:
-      features = token_features(*special.join(*pair), max_seq_length)
+      features = token_features(*special.join(*pair), length)
       rows.append(EncodedPair(**features, num_truncated_tokens=num_lost))
       num_lost = 0
     yield rows
