@@ -122,7 +122,7 @@ def train_ours(receipt: dict[str, Any], seed: int) -> dict[str, Any]:
     "date": own["ended"][:10],
     "processor_seconds": round(done.processor_seconds, 1),
     "precision": own["precision"],
-    "device": receipts.device(),
+    "device": own["device"],
     "versions": own["versions"],
     "metrics": {name: own["results"][name] for name in receipt["metrics"]},
   }

@@ -263,7 +263,7 @@ def _environment(run: Json) -> str:
   device = run["device"]
   unit = "core" if device["cores"] == 1 else "cores"
   where = ", ".join(
-    [f"{device['cpu']}, {device['cores']} {unit}", *device["gpus"]]
+    [f"{device['cpu']}, {device['cores']} {unit}", *device.get("gpus", ())]
   )
   return f"{markdown.versions(run['versions'])}; {run['precision']}; {where}"
 

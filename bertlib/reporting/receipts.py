@@ -304,7 +304,7 @@ def _git(*arguments: str) -> str:
 
 
 def device() -> dict[str, Any]:
-  """CPU, cores, threads; oneDNN and GPUs, which `Devices.hardware` has."""
+  """CPU, cores and threads; `Devices.hardware` has oneDNN and the GPUs."""
   model = platform.processor()
   with contextlib.suppress(OSError, TypeError), open("/proc/cpuinfo") as file:
     model = re.search(r"(?m)^model name\s*: (.*)", file.read())[1]
@@ -312,8 +312,6 @@ def device() -> dict[str, Any]:
     "cpu": model,
     "cores": processes.usable_cores(),
     "threads": processes.num_threads(),
-    "onednn": None,
-    "gpus": [],
   }
 
 
