@@ -122,7 +122,8 @@ def predict_file(model: OnnxModel, settings: PredictSettings) -> None:
   blocks = model.blocks(examples, BLOCK_SIZE)
   first = next(blocks, None)
   if not first:
-    raise InputError(f"{path}: has no rows to predict for")
+    skipped = f"; skipped: {len(bad)}, the first: {bad[0]}" if bad else ""
+    raise InputError(f"{path}: has no rows to predict for{skipped}")
   blocks, formats = itertools.chain([first], blocks), model.file_formats(first)
   if not files.is_plain(output):
     write_stream(model, blocks, formats[".jsonl"], output)
@@ -146,8 +147,7 @@ def predict_file(model: OnnxModel, settings: PredictSettings) -> None:
         " blocks of rows that are others are computed again"
       )
     join(kept, form, num_rows, output)
-    if bad:
-      result_files.write_bad_rows(os.path.dirname(output), {path: bad})
+    result_files.write_bad_rows(os.path.dirname(output), {path: bad})
 
 
 def state_of(path: str) -> tuple[int, int] | None:

@@ -383,6 +383,18 @@ def test_bad_rows_are_skipped_and_listed(many, tmp_path):
     f"{tmp_path}/many.txt, row 21: has a second text, but the model is of"
     " single texts\n"
   )
+  write(tmp_path, "many.txt", MANY)
+  many()
+  assert (tmp_path / "many_bad_rows.txt").read_text() == ""
+
+
+def test_a_file_of_bad_rows_alone_is_refused_by_the_first(many, tmp_path):
+  write(tmp_path, "many.txt", "a\tb\nc\td\n")
+  assert refusal(many, bad_rows="skip") == (
+    f"{tmp_path}/many.txt: has no rows to predict for; skipped: 2, the first:"
+    f" {tmp_path}/many.txt, row 1: has a second text, but the model is of"
+    " single texts"
+  )
 
 
 def test_a_row_without_second_text_is_named(folder_of, tmp_path):

@@ -187,7 +187,8 @@ def exists(path: str) -> bool:
 def did_you_mean(path: str, otherwise: str) -> str:
   """Advice for a missing path: one beside it that is alike, or `otherwise`."""
   folder, name = os.path.split(path.rstrip("/"))
-  if not os.path.isdir(folder or "."):  # also if it is remote
+  # A remote folder is not listed; a path that exists is something else.
+  if not os.path.isdir(folder or ".") or os.path.exists(path):
     return otherwise
   # Of a checkpoint, the name without the ending of its files.
   names = [n.removesuffix(".index") for n in os.listdir(folder or ".")]

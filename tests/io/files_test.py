@@ -172,3 +172,26 @@ def test_containers_of_one_host_name_keep_their_temporary_files_apart(
   enter_container(1)
   files.remove_stale_files(str(path))
   assert list(tmp_path.iterdir()) == [path]
+
+
+@parametrize(
+  "name, expected",
+  ("modle.onnx", "Did you mean {folder}/model.onnx?"),
+  ("model.onnx", "Name a folder"),
+  ("other", "Name a folder"),
+)
+def test_a_path_alike_is_named_but_not_the_path_itself(
+  name, expected, tmp_path
+):
+  write(tmp_path, **{"model.onnx": "", "model.onnx.old": ""})
+  found = files.did_you_mean(f"{tmp_path}/{name}", "Name a folder")
+  assert found == expected.format(folder=tmp_path)
+
+
+def test_only_files_are_plain(tmp_path):
+  os.mkfifo(tmp_path / "pipe")
+  write(tmp_path, file="")
+  plain = [str(tmp_path / "file"), str(tmp_path / "missing"), "gs://bucket/a"]
+  assert all(map(files.is_plain, plain))
+  others = ["-", str(tmp_path / "pipe"), str(tmp_path), "/dev/null"]
+  assert not any(map(files.is_plain, others))

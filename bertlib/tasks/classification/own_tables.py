@@ -398,8 +398,8 @@ def read_texts(
   def example(row):
     if row.number == 1 and tables.has_usual_names(row.fields):
       logging.warning(
-        "%s: looks like a header, but is read as a text. Name the column of the"
-        " texts by --text_a_column",
+        "%s: looks like a header, but is read as a text. Remove it, or name the"
+        " column of the texts by --text_a_column of run_classifier.py",
         row.where,
       )
     if len(row.fields) > 2:
@@ -448,6 +448,7 @@ def read_predict_file(
     )
   if tables.holds_objects(path, processor.encoding):
     raise InputError(
-      f"{path}: has objects of JSON. Name their text by --text_a_column"
+      f"{path}: has objects of JSON. Name their text by --text_a_column of"
+      " run_classifier.py, or write its texts to a file, one per line"
     )
   return read_texts(path, processor)
