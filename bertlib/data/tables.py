@@ -632,7 +632,8 @@ def read_lines(
 def json_object(line: str) -> dict[str, Any]:
   """Parses a line as a JSON object; an empty one if it is not."""
   try:
-    return json_files.parse(line, "", dict)
+    # Python writes a missing value of a table as NaN.
+    return json_files.finite(json_files.parse(line, "", dict))
   except InputError:
     return {}
 

@@ -181,6 +181,18 @@ def test_blank_lines_are_no_rows(tmp_path, name, content):
   assert read(tmp_path, content, name) == [("a", "x"), ("b", "y")]
 
 
+@parametrize(
+  "row", '{"text": NaN, "label": "x"}', '{"text": "b", "label": NaN}'
+)
+def test_nan_is_a_missing_value_of_json_lines(tmp_path, row):
+  content = '{"text": "a", "label": "x"}\n' + row + "\n"
+  assert ", row 2: has no " in refusal(
+    tmp_path, content, "data.jsonl", **BY_NAME
+  )
+  examples = read(tmp_path, content, "data.jsonl", skip=True, **BY_NAME)
+  assert examples == [("a", "x")]
+
+
 def test_json_that_is_not_lines_is_refused_with_its_form(tmp_path):
   for content in ('[{"text": "a"}]\n', '{\n  "text": "a"\n}\n'):
     message = refusal(tmp_path, content, "a.json", **BY_NAME)
