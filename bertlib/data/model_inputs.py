@@ -60,10 +60,11 @@ def encode_pairs(
   pairs: Iterable[Sequence[str | None]],  # see `encode_windows`
   max_seq_length: int,
   cutting: LongTextSettings = TRUNCATE,
+  pads: bool = True,
 ) -> Iterator[EncodedPair]:
   """Encodes texts and pairs, truncated or padded to `max_seq_length`."""
   return itertools.chain.from_iterable(
-    encode_windows(tokenizer, pairs, max_seq_length, cutting)
+    encode_windows(tokenizer, pairs, max_seq_length, cutting, pads)
   )
 
 

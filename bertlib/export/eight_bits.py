@@ -9,8 +9,19 @@ from typing import Any, Callable
 
 from bertlib.cli import lazy_module
 from bertlib.settings.command import EstimatorSettings
+from bertlib.settings.common import QuantizationSettings
 
 quantization = lazy_module.load("bertlib.export.quantization")
+
+
+def weight_getter(
+  settings: QuantizationSettings,
+  **encoder: Any,  # fields of a `quantization.TrainedEncoder`
+) -> Callable:
+  """See `quantization.weight_getter`."""
+  return quantization.weight_getter(
+    quantization.TrainedEncoder(**encoder), settings
+  )
 
 
 def inference_model_fn(
@@ -18,7 +29,7 @@ def inference_model_fn(
   settings: EstimatorSettings,
   input_fn: Callable,
   batch_size: int,
-  **encoder: Any,  # other fields of a `quantization.TrainedEncoder`
+  **encoder: Any,  # see `weight_getter`
 ) -> Callable:
   """The `model_fn` of evaluation or prediction in the precision of a run."""
   if settings.compute.precision != "int8":

@@ -11,20 +11,18 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from bertlib.checkpoints import checkpoint_files, initialize, model_folder
-from bertlib.cli import lazy_module
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import check_argument, declaration
 from bertlib.compute import onednn
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.compute.precision import hidden_dtype, warn_if_emulated
 from bertlib.data.batch_predictor import BatchPredictor
+from bertlib.export import eight_bits
 from bertlib.io import model_files, processes
 from bertlib.io.text_files import Encoding
 from bertlib.settings import training
 from bertlib.settings.common import ComputeSettings, QuantizationSettings
 from bertlib.task.task_record import TaskRecord
-
-quantization = lazy_module.load("bertlib.export.quantization")
 
 # As --precision, but a predictor does not measure which is fastest.
 _PRECISION = declaration(ComputeSettings, "precision").without("auto")
@@ -105,17 +103,15 @@ class LoadedModel(BatchPredictor):
     constants = None
     if precision == "int8":
       onednn.check_int8()
-      constants = quantization.weight_getter(
-        quantization.TrainedEncoder(
-          config,
-          checkpoint,
-          folder=model_dir,
-          tokenizer=self.tokenizer,
-          max_seq_length=description["max_seq_length"],
-          prefix=self.record.prefix(description),
-          encoding=encoding,
-        ),
+      constants = eight_bits.weight_getter(
         QuantizationSettings(calibration_file, int8_skip_layers),
+        config=config,
+        checkpoint=checkpoint,
+        folder=model_dir,
+        tokenizer=self.tokenizer,
+        max_seq_length=description["max_seq_length"],
+        prefix=self.record.prefix(description),
+        encoding=encoding,
       )
     elif precision != "float32" and is_small:
       constants = initialize.constant_getter(checkpoint)

@@ -218,7 +218,7 @@ def write_records(
     to_encode, to_write = itertools.tee(groups)
     pairs = ((g.query, text) for g in to_encode for text in g.documents)
     encoded = model_inputs.encode_pairs(
-      tokenizer, pairs, max_seq_length, cutting
+      tokenizer, pairs, max_seq_length, cutting, pads=False
     )
     for group in to_write:
       rows = [next(encoded) for _ in group.documents]
@@ -226,8 +226,7 @@ def write_records(
       lengths = [row.num_tokens for row in rows]
       values = group._asdict() | {tf_records.NUM_TOKENS: lengths}
       for name in model_inputs.TOKEN_FEATURES:
-        stored = (getattr(row, name)[: row.num_tokens] for row in rows)
-        values[name] = [*itertools.chain.from_iterable(stored)]
+        values[name] = [x for row in rows for x in getattr(row, name)]
       yield values
 
   stored = {tf_records.NUM_TOKENS: tf_records.Feature((None,))}
