@@ -119,8 +119,7 @@ def _open_closed_streams() -> None:
   # numbers: libraries would print into those.
   for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
     if getattr(sys, name) is None:
-      number = os.open(os.devnull, os.O_RDWR)
-      setattr(sys, name, os.fdopen(number, mode))
+      setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
 
 
 @contextlib.contextmanager

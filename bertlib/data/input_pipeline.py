@@ -126,17 +126,6 @@ class Shard(NamedTuple):
       own, [self.num_replicas, rows // self.num_replicas, *own.shape[1:]]
     )
 
-  def example_numbers(self, batch_number, batch_size: int):
-    """Numbers of a replica batch's examples, over all epochs, int64 [rows]."""
-    # `batch_number`, int64 [], counts over the replicas of this process and all
-    # steps.
-    step = batch_number // self.num_replicas
-    replica = batch_number % self.num_replicas
-    rows = batch_size // (self.count * self.num_replicas)
-    first_replica = self.index * self.num_replicas
-    first = step * batch_size + (first_replica + replica) * rows
-    return first + tf.range(rows, dtype=tf.int64)
-
 
 def global_batch_size_and_shard(
   params: Mapping[str, Any],

@@ -18,9 +18,6 @@ from bertlib.cli.errors import InputError, printable
 from bertlib.data import input_pipeline, tf_records
 from bertlib.data.input_pipeline import BLOCK_SIZE, Shard
 
-# Shuffled elements that are copied together.
-_NUM_GATHERED = 1024
-
 
 def record_input_fn(
   input_file: str | Sequence[str],
@@ -123,7 +120,7 @@ def shuffle_epochs(
     if reorder is not None:
       order = reorder(order, epoch, elements)
     # In parts: all elements in their new order would be a second copy.
-    parts = tf.data.Dataset.from_tensor_slices(order).batch(_NUM_GATHERED)
+    parts = tf.data.Dataset.from_tensor_slices(order).batch(BLOCK_SIZE)
     return parts.map(
       lambda part: tf.nest.map_structure(lambda t: tf.gather(t, part), elements)
     ).unbatch()

@@ -245,15 +245,29 @@ def input_fn_builder(
         records, layout, batch_size, True, shard=own
       )
     numbered = input_pipeline.numbered(batches, step * own.num_replicas)
-    numbers_of = functools.partial(own.example_numbers, batch_size=batch_size)
+    numbers_of = functools.partial(_example_numbers, own, batch_size)
     return _prepared(numbered, numbers_of, masking, sampling, trimmed)
 
   return input_fn
 
 
+def _example_numbers(
+  shard: input_pipeline.Shard,  # which splits a batch among its replicas
+  batch_size: int,
+  batch_number,  # int64 [], over the replicas of this process and all steps
+):
+  """Numbers of a replica batch's examples, over all epochs, int64 [rows]."""
+  step = batch_number // shard.num_replicas
+  replica = batch_number % shard.num_replicas
+  rows = batch_size // (shard.count * shard.num_replicas)
+  first_replica = shard.index * shard.num_replicas
+  first = step * batch_size + (first_replica + replica) * rows
+  return first + tf.range(rows, dtype=tf.int64)
+
+
 def _prepared(
   batches,  # dataset of numbers and batches
-  example_numbers,  # of the number of a batch, see `input_pipeline.Shard`
+  example_numbers,  # of the number of a batch
   masking: dynamic_masking.Masking | None,
   sampling: tuple[int, int] | None,  # the seed, and S
   trimmed: Sequence[str],  # features without common padding
