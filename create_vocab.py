@@ -37,7 +37,7 @@ from bertlib.io import (
   model_files,
 )
 from bertlib.io.files import atomic_write
-from bertlib.io.output_folders import check_new
+from bertlib.io.output_folders import check_new, folders_for
 from bertlib.io.text_files import Encoding
 from bertlib.settings.common import TextSettings, lower_case_flag
 from tokenization import BasicTokenizer, WordpieceTokenizer
@@ -354,7 +354,8 @@ def define_flags() -> None:
 def main(_) -> None:
   """Learns from --input_file, or adds --add_words to --vocab_file."""
   settings = option.from_flags(VocabularySettings)
-  with folder_lock.lock_files(output_files(settings).values()):
+  outputs = output_files(settings).values()
+  with folders_for(outputs), folder_lock.lock_files(outputs):
     make, names = _add, [settings.add_words]
     if settings.input_file is not None:
       _import_tokenizers()  # fails before the text is read

@@ -45,6 +45,7 @@ from bertlib.exchange import resolve
 from bertlib.export import eight_bits
 from bertlib.hardware import devices
 from bertlib.io import files, folder_lock, json_files, text_files, vector_files
+from bertlib.io.output_folders import folders_for
 from bertlib.reporting import receipts
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.common import TRUNCATE, LongTextSettings
@@ -346,6 +347,7 @@ def main(_) -> None:
   receipt.start(settings, [(settings.input_file, "text")], model.devices)
   devices.log_devices(model.devices)
   with (
+    folders_for([settings.output_file]),
     folder_lock.lock_files([settings.output_file]),
     tempfile.TemporaryDirectory() as folder,
   ):

@@ -223,10 +223,11 @@ def test_command_is_deterministic(tmp_path):
 
 
 def test_command_warns_if_there_are_fewer_pieces(tmp_path):
+  """It makes the folder."""
   write(tmp_path / "text", "ab ab")
-  flags = "--input_file=text", "--output_file=vocab.txt"
+  flags = "--input_file=text", "--output_file=new/vocab.txt"
   done = commands.succeed("create_vocab.py", *flags, cwd=tmp_path)
-  entries = read_lines(tmp_path / "vocab.txt")
+  entries = read_lines(tmp_path / "new" / "vocab.txt")
   assert entries[5:] == ["a", "b", "##a", "##b", "ab"]
   assert "vocab_size must be 10, not 30522" in done.stderr
 
