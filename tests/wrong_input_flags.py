@@ -269,6 +269,8 @@ training on pairs resumes a model of single texts:
   --output_dir={world}/trained PAIRS
 cased text for a lower-cased model: CLASSIFY --do_lower_case=False
 a classifier by tags: --output_dir={world}/trained_ner
+resume in float16, without a loss scale:
+  --output_dir={world}/trained --precision=float16
 """
 
 

@@ -158,6 +158,7 @@ _OF_TSV = {
   "labels": ["no", "yes"],
   "max_seq_length": 16,
   "do_lower_case": True,
+  "precision": "float32",
   "has_pairs": False,
 }
 _OF_SQUAD = {

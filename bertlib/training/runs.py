@@ -241,13 +241,17 @@ def describe_model(run: Run) -> dict[str, Any]:
 def check_folder(run: Run) -> None:
   """Refuses the folder of another model, or that contradicts --resume."""
   trained = run.start.own or run.start.trained
+  keys = []
+  if run.start.own:  # else some tasks read models of other scripts
+    keys.append("script")
+    if run.flags.do_train and run.devices.precision == "float16":
+      keys.append("precision")  # it goes on with a loss scale
   model_folder.check_same_model(
     run.model_folder,
     checkpoint_files.shapes_of(trained) if trained else None,
     describe_model(run),
     run.config,
-    # Some tasks read models of other scripts.
-    [*(["script"] if run.start.own else []), *run.task.must_agree],
+    [*keys, *run.task.must_agree],
     run.task.num_outputs,
     run.settings.model.vocab_file,
     run.task.record,
