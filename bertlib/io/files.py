@@ -198,10 +198,8 @@ def did_you_mean(path: str, otherwise: str) -> str:
 
 
 def is_plain(path: str) -> bool:
-  """True for a file, present or not: it can be read again, and replaced.
-
-  False for "-", pipes, devices and folders.
-  """
+  """True for a file, or none: not for "-", a pipe, a device or a folder."""
+  # It can be read again, and replaced.
   return path != "-" and (os.path.isfile(path) or not os.path.exists(path))
 
 
@@ -309,10 +307,8 @@ def checkpoint_files(prefix: str | None) -> list[str]:
 
 
 def _identity(path: str, standard: int) -> Any:
-  """Value that is equal for all paths of a file; None if it does not exist.
-
-  "-" is the file of the descriptor `standard`.
-  """
+  """Value that is equal for all paths of a file; None if it does not exist."""
+  # "-" is the file of the descriptor `standard`.
   path = path.removeprefix("file://")
   if is_remote(path):
     scheme, _, rest = path.partition("://")
