@@ -22,8 +22,9 @@ from typing import Any
 
 from absl import flags
 
-from benchmarks import gpu_checks, gpu_speed, side_by_side, training_step
-from benchmarks.side_by_side import FLAGS, Side, Worker
+from benchmarks import gpu_checks, side_by_side, training_step
+from benchmarks.gpu_checks import MODELS
+from benchmarks.side_by_side import FLAGS, Answers, Settings, Side, Worker
 from bertlib.cli.errors import InputError
 from bertlib.hardware.devices import Devices
 from bertlib.reporting import receipts
@@ -41,8 +42,10 @@ def define_flags() -> None:
     speed=(True, "Whether to measure speed."),
     toy=(False, "Tiny models and few steps."),
   )
-  FLAGS.set_default("precision", "bfloat16")
-  FLAGS.set_default("xla", "on")
+  for name in ("precision", "peer_precision"):
+    FLAGS.set_default(name, "bfloat16")
+  for name in ("xla", "torch_compile"):
+    FLAGS.set_default(name, "on")
   names = [check.__name__ for check in gpu_checks.CHECKS]
   flags.DEFINE_multi_enum("checks", names, names, "Checks to run.")
 
@@ -83,8 +86,7 @@ def run_check(name: str) -> dict[str, Any]:
 def measure_speed(device: str) -> None:
   """Reports each model, length and kind of work on a device."""
   size = 128 if FLAGS.toy else 8192
-  products = Side("products", gpu_speed.products, settings={"size": size})
-  with Worker(products) as worker:
+  with Worker(Side("products", products, settings={"size": size})) as worker:
     peak = max(worker.ask()["FLOP/s"] for _ in range(max(FLAGS.passes, 3)))
   print(f"peak in bfloat16: {peak / 1e12:.4g} TFLOP/s")
   cases = itertools.product(("base", "large"), LENGTHS, (True, False))
@@ -93,27 +95,44 @@ def measure_speed(device: str) -> None:
   for model, length, is_training in cases:
     kind = "training" if is_training else "inference"
     print(f"{model}, length {length}, {kind}")
-    work = gpu_speed.MODELS[model] | {"seq_length": length}
-    work["is_training"] = is_training
+    work = MODELS[model] | {"seq_length": length, "is_training": is_training}
+    work |= {"gradient_accumulation_steps": 1, "recompute_activations": False}
     work, answers, values = time_in_turns(work)
-    row = {
-      "model": model,
-      "length": length,
-      "work": kind,
-      **summary(work, values["a step"], peak),
-    }
+    found = summary(work, values["a step"], peak)
     side_by_side.report(
-      f"{kind} of {model}, {row['batch_size']} x {length} tokens",
+      f"{kind} of {model}, {found['batch_size']} x {length} tokens",
       answers,
       values,
       device=device,
-      more=row,
+      more={"model": model, "length": length, "work": kind, **found},
     )
     print(
-      f"ours: {row['sequences_per_second']:.1f} sequences/s,"
-      f" {row['share_of_peak']:.0%} of the peak",
+      f"ours: {found['sequences_per_second']:.1f} sequences/s,"
+      f" {found['share_of_peak']:.0%} of the peak",
       flush=True,
     )
+
+
+def products(settings: Settings) -> Answers:
+  """FLOP/s of large products in bfloat16, the peak that shares refer to."""
+  import tensorflow.compat.v1 as tf
+
+  size, count = settings.size, 20
+  with tf.Graph().as_default():
+    initial = tf.random.stateless_uniform([size, size], [1, 2], dtype="float32")
+    weights = tf.get_variable(
+      "weights", initializer=tf.cast(initial / size, tf.bfloat16)
+    )
+    matrix = weights
+    for _ in range(count):
+      matrix = tf.matmul(matrix, weights)
+    session = tf.Session()
+    session.run(tf.global_variables_initializer())
+    session.run(matrix.op)
+  yield {"description": f"bfloat16 products of {size} x {size}"}
+  while True:
+    seconds = side_by_side.timed(session.run, matrix.op)
+    yield {"FLOP/s": count * 2 * size**3 / seconds}
 
 
 def time_in_turns(work: dict[str, Any]) -> tuple:
@@ -126,7 +145,7 @@ def time_in_turns(work: dict[str, Any]) -> tuple:
   rounds = 1 if FLAGS.toy else 2  # sides of one process vary
   while True:
     sized = {**work, "batch_size": batch_size}
-    sides = [gpu_speed.ours, gpu_speed.transformers]
+    sides = [training_step.ours, training_step.hugging_face]
     sides = side_by_side.chosen(sides, **sized)
     try:
       return sized, *side_by_side.one_by_one(sides, rounds, FLAGS.passes)
@@ -158,8 +177,8 @@ def summary(
     "sequences_per_second": batch_size / medians["ours"],
     "share_of_peak": flops / medians["ours"] / peak,
   }
-  if "transformers" in medians:
-    found["ratio"] = medians["transformers"] / medians["ours"]
+  if "hugging face" in medians:
+    found["ratio"] = medians["hugging face"] / medians["ours"]
   return found
 
 

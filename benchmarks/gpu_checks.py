@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from benchmarks import gpu_speed, task_models, training_step
+from benchmarks import task_models, training_step
 from benchmarks.side_by_side import Answer, Answers, Settings, timed
 from bertlib.compat import estimator_api
 from bertlib.compute import precision
@@ -29,6 +29,11 @@ from bertlib.training import loop
 from bertlib.training.runs import Run
 
 TASKS = ("classification", "squad", "ner", "pretraining")
+MODELS = {
+  "base": {"layers": 12, "hidden": 768, "heads": 12},
+  "large": {"layers": 24, "hidden": 1024, "heads": 16},
+  "toy": {"layers": 1, "hidden": 16, "heads": 2},
+}
 
 
 def _sizes(model: dict[str, int], length: int, batch_size: int):
@@ -37,7 +42,7 @@ def _sizes(model: dict[str, int], length: int, batch_size: int):
 
 
 _MINILM = {"layers": 6, "hidden": 384, "heads": 12}
-_BASE, _LARGE = gpu_speed.MODELS["base"], gpu_speed.MODELS["large"]
+_BASE, _LARGE = MODELS["base"], MODELS["large"]
 SIZES = _sizes({"layers": 4, "hidden": 256, "heads": 4}, 128, 16)
 TOY = _sizes({"layers": 1, "hidden": 8, "heads": 2}, 12, 4)
 

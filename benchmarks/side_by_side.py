@@ -523,8 +523,16 @@ def product_seconds(precision: str) -> float:
   """Seconds that PyTorch takes for a matrix product."""
   import torch
 
-  matrix = torch.ones(512, 512, dtype=getattr(torch, precision))
-  return min(timed(torch.matmul, matrix, matrix) for _ in range(5))
+  dtype = getattr(torch, precision)
+  matrix = torch.ones(512, 512, dtype=dtype, device=torch_device())
+  return min(timed(lambda: matrix.mm(matrix)[0, 0].item()) for _ in range(5))
+
+
+def torch_device() -> str:
+  """The GPU of PyTorch, if there is one."""
+  import torch
+
+  return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 if __name__ == "__main__":

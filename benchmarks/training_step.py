@@ -26,9 +26,14 @@ def main(_: list[str]) -> None:
 
 
 def ours(settings: Settings) -> Answers:
-  """A step of ours, as in run_classifier.py."""
-  _, keywords = plan(settings)
-  yield from graph_side(settings, describe(keywords), **keywords)
+  """A step of ours, as in run_classifier.py; or a prediction."""
+  if is_training(settings):
+    _, keywords = plan(settings)
+    yield from graph_side(settings, describe(keywords), **keywords)
+    return
+  _, found = read_flags(settings, settings.seq_length)
+  compute = found.compute()
+  yield from graph_side(settings, compute.dtype.name, "infer", compute=compute)
 
 
 def reference(settings: Settings) -> Answers:
@@ -38,7 +43,7 @@ def reference(settings: Settings) -> Answers:
 
 
 def hugging_face(settings: Settings) -> Answers:
-  """A step of transformers."""
+  """A step of transformers, on a GPU if there is one; or a prediction."""
   import torch
   import transformers
 
@@ -46,16 +51,23 @@ def hugging_face(settings: Settings) -> Answers:
   batch = torch_batch(settings)
   model = transformers.AutoModelForSequenceClassification.from_config(
     transformers.BertConfig(**sizes(settings))
-  )
+  ).to(side_by_side.torch_device())
   if settings.recompute_activations:
     model.gradient_checkpointing_enable()
-  step = torch_step(model, settings.gradient_accumulation_steps)
+  step = torch_prediction(model)
+  if is_training(settings):
+    step = torch_step(model, settings.gradient_accumulation_steps)
   variant, description = side_by_side.best_variant(
     functools.partial(step, batch), settings
   )
-  yield from passes(
-    description, "a step", settings.steps, step, batch, *variant
-  )
+  call = step, batch, *variant
+  repeat(2, *call)  # compilation again
+  yield from passes(description, "a step", settings.steps, *call)
+
+
+def is_training(settings: Settings) -> bool:
+  """True unless `benchmarks.gpu` measures inference."""
+  return getattr(settings, "is_training", True)
 
 
 def name_of_work() -> str:
@@ -97,14 +109,21 @@ def random_batch(settings: Settings) -> dict[str, Any]:
   return {name: array.astype(np.int32) for name, array in batch.items()}
 
 
-def torch_batch(settings: Settings, device: str = "cpu") -> dict[str, Any]:
+def torch_batch(settings: Settings) -> dict[str, Any]:
   """The same batch for transformers, int64."""
   import torch
 
-  names = ["input_ids", "attention_mask", "token_type_ids", "labels"]
+  batch = random_batch(settings)
+  # PyTorch has faster attention for batches without a mask.
+  names = {
+    "input_ids": "input_ids",
+    "segment_ids": "token_type_ids",
+    "label_ids": "labels",
+  }
+  device = side_by_side.torch_device()
   return {
-    name: torch.tensor(array, dtype=torch.int64, device=device)
-    for name, array in zip(names, random_batch(settings).values())
+    other: torch.tensor(batch[name], dtype=torch.int64, device=device)
+    for name, other in names.items()
   }
 
 
@@ -247,10 +266,7 @@ def start_session(
 
 
 def torch_step(
-  model: Any,
-  num_micro_batches: int = 1,
-  dynamic: bool | None = None,
-  device: str = "cpu",
+  model: Any, num_micro_batches: int = 1, dynamic: bool | None = None
 ) -> Callable:
   """Makes a training step of a PyTorch model."""
   import torch
@@ -265,16 +281,39 @@ def torch_step(
     forward = compiled if compiles else model
     chunks = [tensor.chunk(num_micro_batches) for tensor in batch.values()]
     for micro_batch in zip(*chunks):
-      with torch.autocast(
-        device, torch.bfloat16, enabled=precision == "bfloat16"
-      ):
+      with autocast(model, precision):
         loss = forward(**dict(zip(batch, micro_batch))).loss / num_micro_batches
       loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
+    loss.item()  # waits for a GPU
 
   return step
+
+
+def torch_prediction(model: Any) -> Callable:
+  """Makes a function that predicts with a PyTorch model."""
+  import torch
+
+  model.eval()
+  compiled = torch.compile(model)
+
+  @torch.inference_mode()
+  def predict(batch, precision, compiles):
+    with autocast(model, precision):
+      outputs = (compiled if compiles else model)(**batch)
+    outputs.loss.item()
+
+  return predict
+
+
+def autocast(model: Any, precision: str) -> Any:
+  """PyTorch's context in which a model computes products in a precision."""
+  import torch
+
+  device, dtype = model.device.type, getattr(torch, precision)
+  return torch.autocast(device, dtype, enabled=precision != "float32")
 
 
 if __name__ == "__main__":

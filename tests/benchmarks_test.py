@@ -224,7 +224,7 @@ def test_other_losses_fail_a_check(monkeypatch):
 
 def test_share_of_the_peak_is_that_of_the_products():
   work = {"layers": 12, "hidden": 768, "heads": 12, "seq_length": 128}
-  seconds = {"ours": [0.2, 0.1, 0.3], "transformers": [0.4, 0.3, 0.2]}
+  seconds = {"ours": [0.2, 0.1, 0.3], "hugging face": [0.4, 0.3, 0.2]}
   found = gpu.summary(
     {**work, "is_training": True, "batch_size": 100}, seconds, peak=1e15
   )
