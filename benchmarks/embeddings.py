@@ -103,21 +103,16 @@ def write_data(folder: str) -> Iterator[tuple[str, dict[str, str]]]:
       "text_columns": ",".join(names),
       "loss": "infonce",
     }
-    write_retrieval(data["dev_file"])
+    pairs = list(inference_works.squad_questions(FLAGS.squad_dev_file))
+    texts = dict.fromkeys(text for _, text in pairs)
+    id_of = {text: f"d{number}" for number, text in enumerate(texts)}
+    results.write_beir(
+      data["dev_file"],
+      {name: text for text, name in id_of.items()},
+      {f"q{number}": query for number, (query, _) in enumerate(pairs)},
+      [(f"q{n}", id_of[text], 1) for n, (_, text) in enumerate(pairs)],
+    )
     yield "SQuAD questions and paragraphs", data
-
-
-def write_retrieval(folder: str) -> None:
-  """Writes questions and paragraphs to find, in the layout of BEIR."""
-  pairs = list(inference_works.squad_questions(FLAGS.squad_dev_file))
-  texts = dict.fromkeys(document for _, document in pairs)
-  id_of = {text: f"d{number}" for number, text in enumerate(texts)}
-  results.write_beir(
-    folder,
-    {name: text for text, name in id_of.items()},
-    {f"q{number}": query for number, (query, _) in enumerate(pairs)},
-    [(f"q{n}", id_of[document], 1) for n, (_, document) in enumerate(pairs)],
-  )
 
 
 def ours(settings: Settings) -> Answers:
@@ -181,16 +176,14 @@ def passes(
   if settings.evaluate_first:
     evaluation = {**settings.data, "max_seq_length": settings.max_seq_length}
     del evaluation["train_file"], evaluation["loss"]
-    metrics = shown_metrics(command(**evaluation))
+    metrics = measured(command(**evaluation))
+    del metrics["whole command"]
     shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
     first["outputs"] = list(metrics.values())
     first["description"] += f"; before training: {shown}"
   yield first
   for seed in itertools.count(1):
-    answer = command(**training_flags(settings, precision), seed=seed)
-    answer["training"] /= settings.train_batch_size
-    times = {name: answer[name] for name in ("training", "whole command")}
-    yield times | shown_metrics(answer)
+    yield measured(command(**training_flags(settings, precision), seed=seed))
 
 
 def training_flags(settings: Settings, precision: str) -> dict[str, Any]:
@@ -202,24 +195,29 @@ def training_flags(settings: Settings, precision: str) -> dict[str, Any]:
 
 
 def run(*command: str, **options: Any) -> tuple[Answer, str]:
-  """Runs a command of Python, and measures the time of training."""
-  steps: list[tuple[int, float]] = []
+  """Runs a command of Python, and measures the time of training per example.
+
+  That is the time after the first step: a single one has none.
+  """
+  ends: dict[int, float] = {}
 
   def watch(line):
     if step := re.search(r"\bstep (\d+) of \d+\b", line):
-      steps.append((int(step[1]), time.perf_counter()))
+      ends[int(step[1])] = time.perf_counter()
 
   done = side_by_side.run_python(*command, watch=watch, **options)
   answer = {"whole command": done.seconds}
-  if steps:
-    (first, began), (last, ended) = steps[0], steps[-1]
-    answer["training"] = (ended - began) / (last - first)
+  if len(ends) > 1:
+    first, last = min(ends), max(ends)
+    num_examples = (last - first) * options["train_batch_size"]
+    answer["training"] = (ends[last] - ends[first]) / num_examples
   return answer, done.output
 
 
-def shown_metrics(answer: Mapping[str, Any]) -> dict[str, Any]:
-  """The metrics among the values of an answer, without their prefix."""
-  names = {f"eval_{name}": name for name in METRICS}
+def measured(answer: Mapping[str, Any]) -> dict[str, Any]:
+  """The times and metrics of an answer, by name."""
+  names = {name: name for name in ("training", "whole command")}
+  names |= {f"eval_{name}": name for name in METRICS}
   return {names[key]: answer[key] for key in names if key in answer}
 
 

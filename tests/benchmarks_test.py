@@ -154,6 +154,14 @@ def test_only_the_upper_layers_become_random(published, tmp_path, num_layers):
       assert np.array_equal(tensor, before[name]) == is_kept, name
 
 
+@pytest.mark.process
+@parametrize("steps", "", "step 1 of 1", "step 1 of 9\nstep 9 of 9")
+def test_training_is_timed_from_its_second_step(steps):
+  printed = f"import sys; print({steps!r}, file=sys.stderr)"
+  answer, _ = embeddings.run("-c", printed, train_batch_size=4)
+  assert ("training" in answer) == ("9" in steps)
+
+
 @pytest.mark.slow
 def test_small_embeddings_are_trained(published, tmp_path):
   lines = ["sentence1\tsentence2\tscore"]
