@@ -31,7 +31,6 @@ from benchmarks import (
   side_by_side,
   training_step,
 )
-from benchmarks.pretraining_plan import Phase
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs
 from website import fine_tuning
@@ -405,15 +404,12 @@ def test_epochs_of_packed_rows_are_timed(side):
 # The plan of a pretraining, against graphs and small sums
 
 PRETRAINED = tiny_pretraining.CONFIG
-PHASE = Phase(
-  seq_length=16,
-  num_predictions=2,
-  batch_size=48,
-  num_steps=100,
-  at_once=5,
-  rate=2.0,
-  epochs=4.0,
-  record_bytes=100.0,
+PHASE = SimpleNamespace(
+  train_batch_size=48,
+  num_train_steps=100,
+  sequences_at_once=5,
+  sequences_per_second=2.0,
+  bandwidth_gb=1e-6,
 )
 
 
@@ -432,7 +428,7 @@ def test_a_ring_is_sent_around_twice():
 
 
 def test_a_share_of_a_phase():
-  found = pretraining_plan.share(PRETRAINED, PHASE, 2, bandwidth=1e3)
+  found = pretraining_plan.share(PRETRAINED, PHASE, 2)
   sent = 4 * pretraining_plan.num_weights(PRETRAINED)
   # Of 24, at most 5 each.
   assert (found.num_micro_batches, found.at_once) == (6, 4)
@@ -443,4 +439,4 @@ def test_a_share_of_a_phase():
 
 def test_devices_that_cannot_share_a_batch_are_refused():
   with pytest.raises(InputError, match="=48 cannot be divided among 7 devices"):
-    pretraining_plan.share(PRETRAINED, PHASE, 7, bandwidth=1e3)
+    pretraining_plan.share(PRETRAINED, PHASE, 7)
