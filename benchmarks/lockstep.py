@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchmarks import mrpc_epoch, results, side_by_side, training_step
+from benchmarks.reranking import NUM_DOCUMENTS, read_lists
 from benchmarks.side_by_side import FLAGS, Answers, Settings
 
 MAX_DIFFERENCE = 1e-4  # of losses, relative
@@ -33,7 +34,6 @@ TASKS = {
   "CoSENT": "CoSENTLoss",
   "reranking": "ListNetLoss",
 }
-NUM_DOCUMENTS = 4  # of a query, the right one first
 # Features of the models, and their names in transformers.
 FEATURES = {
   "input_ids": "input_ids",
@@ -176,27 +176,19 @@ def read_rows(task: str) -> list[dict[str, Any]]:
 
 def lists_of_documents(path: str, tokenizer: Any) -> list[dict[str, Any]]:
   """Questions of SQuAD with the first words of paragraphs, none truncated."""
-  import numpy as np
-
-  from benchmarks import inference_works
   from bertlib.data import model_inputs
 
-  pairs = [*inference_works.squad_questions(path)]
-  texts = [" ".join(text.split()[:50]) for _, text in pairs]
-  rng = np.random.default_rng(1)
+  labels = [1.0] + [0.0] * (NUM_DOCUMENTS - 1)
   rows = []
-  for (question, _), right in zip(pairs, texts):
-    others = [text for text in rng.choice(texts, 9) if text != right]
-    documents = [right, *others[: NUM_DOCUMENTS - 1]]
+  for question, texts in zip(*read_lists(path, 2000)):
+    documents = [" ".join(text.split()[:50]) for text in texts]
     encoded = [
       model_inputs.encode_pair(tokenizer, question, text, FLAGS.max_seq_length)
       for text in documents
     ]
-    if any(each.num_truncated_tokens for each in encoded):
-      continue
-    labels = [1.0] + [0.0] * (NUM_DOCUMENTS - 1)
-    row = {"labels": labels, "texts": [question, *documents]}
-    rows.append(row | stacked(encoded))
+    if not any(each.num_truncated_tokens for each in encoded):
+      row = {"labels": labels, "texts": [question, *documents]}
+      rows.append(row | stacked(encoded))
   return rows
 
 

@@ -31,12 +31,19 @@ def main(_: list[str]) -> None:
   side_by_side.compare(sides, f"SQuAD, {work}, {model}")
 
 
-def read_lists(settings: Settings) -> tuple[list[str], list[list[str]]]:
+Lists = tuple[list[str], list[list[str]]]  # queries, and their paragraphs
+
+
+def make_lists(settings: Settings) -> Lists:
+  """The lists of all steps of a pass."""
+  return read_lists(settings.squad_file, settings.batch_size * settings.steps)
+
+
+def read_lists(path: str, count: int) -> Lists:
   """Evenly spaced questions, and their paragraphs, the right one first."""
-  questions = [*inference_works.squad_questions(settings.squad_file)]
+  questions = [*inference_works.squad_questions(path)]
   texts = [*dict.fromkeys(text for _, text in questions)]
-  count = settings.batch_size * settings.steps
-  chosen = questions[:: len(questions) // count][:count]
+  chosen = questions[:: max(len(questions) // count, 1)][:count]
   firsts = [texts.index(right) for _, right in chosen]
   return (
     [query for query, _ in chosen],
@@ -65,7 +72,7 @@ def ours(settings: Settings) -> Answers:
   with tempfile.NamedTemporaryFile() as file:
     ranking_records.write_records(
       file.name,
-      [Group(*row, labels) for row in zip(*read_lists(settings))],
+      [Group(*row, labels) for row in zip(*make_lists(settings))],
       layout,
       tokenization.FullTokenizer(vocab_file),
       LongDocumentSettings(),
@@ -109,7 +116,7 @@ def sentence_transformers(settings: Settings) -> Answers:
     max_length=settings.max_seq_length,
     device="cpu",
   )
-  data = finetune_sentence_transformers.make_lists(*read_lists(settings))
+  data = finetune_sentence_transformers.make_lists(*make_lists(settings))
   optimizer = make_optimizer(model, learning_rate=5e-5)
   precision = settings.peer_precision.replace("auto", "float32")
 
@@ -138,7 +145,7 @@ def hugging_face(settings: Settings) -> Answers:
 
   from benchmarks.torch_optimizer import make_optimizer
 
-  queries, documents = read_lists(settings)
+  queries, documents = make_lists(settings)
   model_dir = settings.hugging_face_dir
   encoded = transformers.AutoTokenizer.from_pretrained(model_dir)(
     [query for query in queries for _ in range(NUM_DOCUMENTS)],
