@@ -194,9 +194,11 @@ def graph_epochs(
   session, _, spec = training_step.start_session(
     model_fn, next_batch, settings.batch_size
   )
-  yield from epochs(
-    description, lambda: repeat(num_steps, session.run, spec.train_op)
-  )
+  # Closed at the end: a process whose input still runs does not exit.
+  with session:
+    yield from epochs(
+      description, lambda: repeat(num_steps, session.run, spec.train_op)
+    )
 
 
 if __name__ == "__main__":
