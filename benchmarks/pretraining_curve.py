@@ -23,7 +23,7 @@ from bertlib.reporting import run_report
 
 
 def main(_: list[str]) -> None:
-  """Prints both losses and plots the curve."""
+  """Prints both losses and plots the curves."""
   unigram = unigram_loss()
   curve, held_out_curve = (
     run_report.read_scalars(folder)["masked_lm_loss"]
@@ -33,7 +33,12 @@ def main(_: list[str]) -> None:
   print(f"unigram loss on the held-out masked tokens: {unigram:.3f} nat")
   print(f"masked LM loss on them after {step} steps: {held_out:.3f} nat")
   print(f"difference: {unigram - held_out:.3f} nat")
-  draw(curve, (step, held_out), unigram)
+  curves = {
+    "a training batch": curve,
+    "held out": held_out_curve,
+    "best unigram model": [(0, unigram), (step, unigram)],
+  }
+  results.plot(FLAGS.picture, "step", "masked LM loss (nat)", curves)
 
 
 def unigram_loss() -> float:
@@ -54,22 +59,6 @@ def unigram_loss() -> float:
     weights = np.array(feature["masked_lm_weights"].float_list.value)
     masked.append(losses[ids[weights > 0]])
   return float(np.concatenate(masked).mean())
-
-
-def draw(curve, held_out: tuple[int, float], unigram: float) -> None:
-  """Plots the training loss, its running mean, and the unigram loss."""
-  steps, losses = map(np.array, zip(*curve))
-  width = 9
-  means = np.convolve(losses, np.ones(width) / width, "valid")
-  middle = slice(width // 2, width // 2 + len(means))
-  name = "best unigram model "
-  with results.plot(FLAGS.picture, "step", "masked LM loss (nat)") as axes:
-    axes.plot(steps, losses, color="#b8cbe0", lw=0.8, label="a training batch")
-    axes.plot(steps[middle], means, color="#1f4e8c", label="mean of nine")
-    axes.axhline(unigram, color="#777777", ls="--", lw=1)
-    axes.text(steps[-1], unigram, name, va="bottom", ha="right")
-    axes.plot(*held_out, "o", color="#c8501e", label="held out")
-    axes.set_ylim(min(held_out[1], means.min()) - 0.4, unigram + 1.5)
 
 
 if __name__ == "__main__":

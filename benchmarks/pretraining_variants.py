@@ -126,11 +126,11 @@ def draw(
   name: str, label: str, curves: dict[str, list[tuple[int, float]]]
 ) -> None:
   """Plots held-out metrics over the tokens."""
-  with results.plot(path(name, ".png"), "million tokens", label) as axes:
-    for legend, curve in curves.items():
-      steps, values = zip(*curve)
-      tokens = [FLAGS.tokens / 1e6 * step / steps[-1] for step in steps]
-      axes.plot(tokens, values, label=legend)
+  over_tokens = {
+    legend: [(FLAGS.tokens / 1e6 * n / curve[-1][0], v) for n, v in curve]
+    for legend, curve in curves.items()
+  }
+  results.plot(path(name, ".png"), "million tokens", label, over_tokens)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,13 @@ lines in docs/results/performance.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import re
 import shlex
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Callable, NamedTuple
 
 # Value of each pass, by measure and side.
@@ -229,16 +228,21 @@ def write_beir(
       print(*row, sep="\t", file=file)
 
 
-@contextlib.contextmanager
-def plot(path: str, xlabel: str, ylabel: str) -> Iterator[Any]:
-  """Axes of a plot, which is then written as PNG."""
+def plot(
+  path: str,
+  xlabel: str,
+  ylabel: str,
+  curves: Mapping[str, Iterable[tuple[float, float]]],
+) -> None:
+  """Draws curves, by name, as PNG."""
   import matplotlib
 
   matplotlib.use("agg")
   from matplotlib import pyplot
 
   figure, axes = pyplot.subplots(figsize=(7, 3.6), layout="constrained")
-  yield axes
+  for name, points in curves.items():
+    axes.plot(*zip(*points), marker=".", label=name)
   axes.set(xlabel=xlabel, ylabel=ylabel)
   axes.spines[["top", "right"]].set_visible(False)
   axes.legend(frameon=False)
