@@ -10,7 +10,6 @@ link is an error.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import pathlib
@@ -54,20 +53,19 @@ def sources() -> dict[str, pathlib.Path]:
 
 def write_pages(folder: pathlib.Path) -> None:
   """Writes all pages, with links between them, to a folder."""
-  files = sources()
-  generated = reference.pages()
+  files, generated = sources(), reference.pages()
   page_of = {path: page for page, path in files.items()}
   page_of |= {ROOT / "docs" / page: page for page in generated}
-  for page, path in files.items():
-    (folder / page).parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".md":
-      text = _links_within_site(path, page, page_of)
-      (folder / page).write_text(text, encoding="utf-8")
+  for page in page_of.values():
+    target = folder / page
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if page in generated:
+      target.write_text(generated[page](), encoding="utf-8")
+    elif target.suffix == ".md":
+      text = _links_within_site(files[page], page, page_of)
+      target.write_text(text, encoding="utf-8")
     else:
-      shutil.copy(path, folder / page)
-  for page, text in generated.items():
-    (folder / page).parent.mkdir(parents=True, exist_ok=True)
-    (folder / page).write_text(text(), encoding="utf-8")
+      shutil.copy(files[page], target)
   shutil.copy(ROOT / "website" / "style.css", folder)
 
 
@@ -100,17 +98,11 @@ def build(output: pathlib.Path) -> None:
     settings = (ROOT / "website" / "zensical.toml").read_text(encoding="utf-8")
     settings = settings.replace('"ROOT"', json.dumps(str(ROOT)))
     (project / "zensical.toml").write_text(settings, encoding="utf-8")
-    if not importlib.util.find_spec("zensical"):
+    command = [sys.executable, "-m", "zensical", "build", "--strict"]
+    if subprocess.run(command, cwd=project).returncode:
       raise BrokenSite(
-        "Zensical is not installed. Run make docs with Python 3.11 or newer."
+        "Zensical: see its messages above. It needs Python 3.11 or newer."
       )
-    done = subprocess.run(
-      [sys.executable, "-m", "zensical", "build", "--strict"],
-      cwd=project,
-      check=False,
-    )
-    if done.returncode:
-      raise BrokenSite("Zensical: see its messages above.")
     shutil.rmtree(output, ignore_errors=True)
     output.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(project / "site", output)

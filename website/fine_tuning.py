@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -187,7 +186,7 @@ def _equal_steps() -> str:
     f"{markdown.table(lockstep.HEADS, rows)}\n"
     f"{len(found[0].more['losses']['ours'])} steps; the script fails if a loss"
     f" differs by more than {lockstep.MAX_DIFFERENCE:g}.\n\n"
-    f"```shell\n{_wrapped(found[0].command)}\n```\n\n"
+    f"```shell\n{markdown.command(found[0].command)}\n```\n\n"
     f"{''.join(sorted(versions, reverse=True))}"
   )
 
@@ -201,7 +200,7 @@ def _details(receipt: Json) -> str:
       continue
     library, numbers = _library(side), [run["seed"] for run in side["runs"]]
     seeds = " to ".join(map(str, dict.fromkeys([numbers[0], numbers[-1]])))
-    commands += map(_wrapped, side["commands"])
+    commands += map(markdown.command, side["commands"])
     ways = dict.fromkeys(map(_environment, side["runs"]))
     facts += [f"- {library}: {way}\n" for way in ways]
     for name in metrics:
@@ -266,18 +265,6 @@ def _environment(run: Json) -> str:
     [f"{device['cpu']}, {device['cores']} {unit}", *device.get("gpus", ())]
   )
   return f"{markdown.versions(run['versions'])}; {run['precision']}; {where}"
-
-
-def _wrapped(command: str) -> str:
-  """A command in lines of at most 80 columns."""
-  lines = textwrap.wrap(
-    command,
-    76,
-    subsequent_indent="  ",
-    break_long_words=False,
-    break_on_hyphens=False,
-  )
-  return " \\\n".join(lines)
 
 
 if __name__ == "__main__":

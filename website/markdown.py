@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pathlib
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+
+from bertlib.cli import command_line
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -19,6 +22,11 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
   """A table, with a line per row of cells."""
   lines = [heads, ["---"] * len(heads), *rows]
   return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def command(line: str) -> str:
+  """A command line in lines of at most 80 columns."""
+  return textwrap.dedent(command_line.example_lines(line))
 
 
 def versions(by_name: Mapping[str, str]) -> str:

@@ -73,12 +73,10 @@ _OTHERS = {
   "openvino": ("OpenVINO", "openvino"),
   "openvino_as_they_come": ("OpenVINO in unsorted batches", "openvino"),
   "sentence transformers": ("sentence-transformers", "sentence-transformers"),
-  "sentence_transformers": ("sentence-transformers", "sentence_transformers"),
   "sentence_transformers_onnx": (
     "ONNX backend of sentence-transformers",
     "sentence_transformers",
   ),
-  "fastembed": ("fastembed", "fastembed"),
   "tokenizers": ("tokenizers", "tokenizers"),
   "reference": ("google-research/bert", "tensorflow"),
   "garden": ("Model Garden", "tf-models-official"),

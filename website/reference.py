@@ -6,7 +6,6 @@ import ast
 import functools
 import importlib
 import re
-import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -82,7 +81,7 @@ def _command_page(
 ) -> str:
   flags = dict(option.declarations(settings))
   required = set(settings.REQUIRED)
-  example = textwrap.dedent(command_line.example_lines(settings.EXAMPLE))
+  example = markdown.command(settings.EXAMPLE)
   parts = [f"# {command}.py\n\n{summary}\n\n```shell\n{example}\n```\n"]
   for section, title in command_line.SECTIONS.items():
     listed = [item for item in flags.items() if item[1].section == section]
