@@ -27,6 +27,7 @@ from benchmarks import inference_peers, inference_works, results, side_by_side
 from benchmarks.inference_works import WORKS
 from benchmarks.side_by_side import FLAGS, Side, Worker
 from bertlib.cli.errors import InputError
+from bertlib.tasks.embeddings.embedding_evaluation import cosine_similarities
 
 OURS = ("predictor", "exported")  # sides that are this project
 _THREE = ("float32", "bfloat16", "int8")
@@ -128,9 +129,7 @@ def compare_outputs(workers: list[Worker], work: str) -> list[Worker]:
   for worker in able[1:]:
     pairs = list(zip(outputs[able[0]], outputs[worker]))
     if WORKS[work].task == "states":
-      states, others = map(np.load, pairs[0])
-      norms = np.linalg.norm(states, axis=1) * np.linalg.norm(others, axis=1)
-      cosines = (states * others).sum(axis=1) / norms
+      cosines = cosine_similarities(*map(np.load, pairs[0]))
       found = f"cosine {cosines.mean():.5f} per token"
       found += f", lowest {cosines.min():.5f}"
     elif isinstance(pairs[0][0], str):

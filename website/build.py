@@ -10,6 +10,7 @@ link is an error.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import pathlib
@@ -98,11 +99,13 @@ def build(output: pathlib.Path) -> None:
     settings = (ROOT / "website" / "zensical.toml").read_text(encoding="utf-8")
     settings = settings.replace('"ROOT"', json.dumps(str(ROOT)))
     (project / "zensical.toml").write_text(settings, encoding="utf-8")
+    if not importlib.util.find_spec("zensical"):
+      raise BrokenSite(
+        "Zensical is not installed. Run make docs with Python 3.11 or newer."
+      )
     command = [sys.executable, "-m", "zensical", "build", "--strict"]
     if subprocess.run(command, cwd=project).returncode:
-      raise BrokenSite(
-        "Zensical: see its messages above. It needs Python 3.11 or newer."
-      )
+      raise BrokenSite("Zensical: see its messages above.")
     shutil.rmtree(output, ignore_errors=True)
     output.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(project / "site", output)
