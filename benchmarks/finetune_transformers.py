@@ -291,10 +291,9 @@ def train(job: Job) -> int:
   orders = [
     torch.randperm(len(job.rows)) for _ in range(math.ceil(FLAGS.epochs))
   ]
-  num_steps = int(len(job.rows) / FLAGS.batch_size * FLAGS.epochs)
-  order = torch.cat(orders)[: num_steps * FLAGS.batch_size]
   num_steps = int(job.num_examples / FLAGS.batch_size * FLAGS.epochs)
-  steps = order.view(-1, FLAGS.batch_size).tolist()[:num_steps]
+  parts = torch.cat(orders).split(FLAGS.batch_size)[:num_steps]
+  steps = [indices.tolist() for indices in parts]
   batches = torch.utils.data.DataLoader(
     job.rows, batch_sampler=steps, collate_fn=job.collate
   )

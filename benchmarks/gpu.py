@@ -160,7 +160,7 @@ def time_in_turns(work: dict[str, Any]) -> tuple:
 def summary(
   work: dict[str, Any], seconds: dict[str, list[float]], peak: float
 ) -> dict[str, Any]:
-  """Sequences per second, share of the peak, and ratio to transformers."""
+  """Sequences per second of ours, and the share of the peak."""
   import modeling
   from bertlib.task.task_record import StepShape
   from bertlib.training import step_plan
@@ -171,15 +171,12 @@ def summary(
   flops = step_plan.step_flops(modeling.BertConfig(**sizes), batch_size, shape)
   if not work["is_training"]:
     flops //= 3  # without the gradient
-  medians = {side: statistics.median(found) for side, found in seconds.items()}
-  found = {
+  median = statistics.median(seconds["ours"])
+  return {
     "batch_size": batch_size,
-    "sequences_per_second": batch_size / medians["ours"],
-    "share_of_peak": flops / medians["ours"] / peak,
+    "sequences_per_second": batch_size / median,
+    "share_of_peak": flops / median / peak,
   }
-  if "hugging face" in medians:
-    found["ratio"] = medians["hugging face"] / medians["ours"]
-  return found
 
 
 if __name__ == "__main__":

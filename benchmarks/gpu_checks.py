@@ -7,21 +7,21 @@ none.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
 from benchmarks import task_models, training_step
-from benchmarks.side_by_side import Answer, Answers, Settings, timed
+from benchmarks.side_by_side import Answer, Answers, Settings
 from bertlib.compat import estimator_api
 from bertlib.compute import precision
 from bertlib.reporting import training_checks
@@ -129,9 +129,10 @@ def xla(settings: Settings) -> Answers:
   yield _same_losses(settings, {}, {"flags": [_XLA, _FLOAT32]})
 
 
-def unpadding(settings: Settings) -> Answers:
-  """With padding, then without: the same losses without dropout."""
-  yield _same_losses(settings, {"unpads": False}, {})
+def fast_compute(settings: Settings) -> Answers:
+  """--compute=plain, then not: the same losses without dropout."""
+  plain = {"flags": [_NO_XLA, _FLOAT32, "--compute=plain"]}
+  yield _same_losses(settings, plain, {})
 
 
 def defaults(settings: Settings) -> Answers:
@@ -181,7 +182,7 @@ CHECKS = (
   cpu_numbers,
   precision_auto,
   xla,
-  unpadding,
+  fast_compute,
   defaults,
   planned_memory,
   float16_run,
@@ -236,41 +237,10 @@ def _make_run(
   )
 
 
-def _training_step(
-  settings: Settings,
-  task: str,
-  flags: Sequence[str] = (_NO_XLA, _FLOAT32),
-  dropout: bool = True,
-  unpads: bool = True,
-  padding: bool = True,
-) -> list[Any]:
-  """A training step: its loss and its op; `unpads` is for `padding`."""
-  made = _make_run(settings, task, flags, dropout)
-  batch_size = settings.batch_size
-  if not unpads:
-    padded = dataclasses.replace(made.task, masks_padding=False)
-    made = dataclasses.replace(made, task=padded)
-  with tf.device("/cpu:0"):
-    examples = task_models.random_batch(
-      made.task.features, 4 * batch_size, made.config.vocab_size
-    )
-    if not padding:
-      examples["input_mask"] = np.ones_like(examples["input_mask"])
-    rows = tf.data.Dataset.from_tensor_slices(examples).repeat()
-    batches = rows.batch(batch_size, drop_remainder=True).prefetch(1)
-  iterator = tf.data.make_initializable_iterator(batches)
-  tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-  model_fn = loop.model_fn_of(made, num_train_steps=1000)
-  mode = estimator_api.ModeKeys.TRAIN
-  params = {"batch_size": batch_size}
-  spec = model_fn(iterator.get_next(), None, mode, params)
-  return [spec.loss, spec.train_op]
-
-
 def _initialize(session: tf.Session) -> None:
   """Initializes variables; weights with the same values on each device."""
   copies = tf.local_variables_initializer()  # 16-bit copies of weights
-  session.run([tf.global_variables_initializer(), tf.tables_initializer()])
+  session.run(tf.global_variables_initializer())
   values = {}
   for number, variable in enumerate(tf.trainable_variables()):
     if re.search(r"kernel|embeddings$|weights$", variable.op.name):
@@ -282,25 +252,44 @@ def _initialize(session: tf.Session) -> None:
 
 
 def _train(
-  settings: Settings, task: str, num_steps=None, device=None, **arguments: Any
+  settings: Settings,
+  task: str,
+  num_steps: int | None = None,
+  device: str | None = None,
+  flags: Sequence[str] = (_NO_XLA, _FLOAT32),
+  dropout: bool = True,
+  padding: bool = True,
 ) -> Trained:
-  """Trains a new model for some steps, see `_training_step`."""
-  num_steps = num_steps or (3 if settings.toy else 20)
+  """Trains a new model for some steps."""
+  made = _make_run(settings, task, flags, dropout)
+  params = {"batch_size": settings.batch_size}
   if has_gpu():
     tf.config.experimental.reset_memory_stats("GPU:0")
   with tf.Graph().as_default(), tf.device(device):
-    step = _training_step(settings, task, **arguments)
+    with tf.device("/cpu:0"):
+      examples = task_models.random_batch(
+        made.task.features, 4 * settings.batch_size, made.config.vocab_size
+      )
+      if not padding:
+        examples["input_mask"] = np.ones_like(examples["input_mask"])
+      rows = tf.data.Dataset.from_tensor_slices(examples).repeat()
+      batches = rows.batch(settings.batch_size, drop_remainder=True).prefetch(1)
+    iterator = tf.data.make_initializable_iterator(batches)
+    model_fn = loop.model_fn_of(made, num_train_steps=1000)
+    mode = estimator_api.ModeKeys.TRAIN
+    spec = model_fn(iterator.get_next(), None, mode, params)
     scales = [
       v for v in tf.global_variables() if v.op.name == "loss_scale/scale"
     ]
     losses, seconds = [], []
     config = tf.ConfigProto(allow_soft_placement=True)
     with tf.Session(config=config) as session:
+      session.run(iterator.initializer)
       _initialize(session)
-      for _ in range(num_steps):
-        seconds.append(
-          timed(lambda: losses.append(float(session.run(step)[0])))
-        )
+      for _ in range(num_steps or (3 if settings.toy else 20)):
+        start = time.perf_counter()
+        losses.append(float(session.run([spec.loss, spec.train_op])[0]))
+        seconds.append(time.perf_counter() - start)
       scale = float(session.run(scales[0])) if scales else None
   peak = 0
   if has_gpu():

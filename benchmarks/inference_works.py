@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import statistics
@@ -82,6 +81,8 @@ WORKS = {
 
 def read_texts(settings: Settings, name: str) -> list[tuple[str, ...]]:
   """Texts of one set: an evenly spaced sample."""
+  from bertlib.tasks.classification import classification
+
   count = settings.max_texts
   if name == "calibration":
     count = 256
@@ -103,23 +104,21 @@ def read_texts(settings: Settings, name: str) -> list[tuple[str, ...]]:
     with open(settings.text_file, encoding="utf-8") as file:
       texts = [(line.strip(),) for line in file if line.strip()]
   else:
-    file_name = "train.tsv" if name == "mrpc-train" else "test.tsv"
-    path = os.path.join(settings.glue_dir, "MRPC", file_name)
-    with open(path, encoding="utf-8-sig") as file:
-      rows = [line.rstrip("\n").split("\t") for line in file][1:]
-    texts = [(row[3], row[4]) for row in rows]
+    mrpc = classification.MrpcProcessor()
+    is_train = name == "mrpc-train"
+    read = mrpc.get_train_examples if is_train else mrpc.get_test_examples
+    rows = read(os.path.join(settings.glue_dir, "MRPC"))
+    texts = [(row.text_a, row.text_b) for row in rows]
   count = min(len(texts), count)
   return [texts[index * len(texts) // count] for index in range(count)]
 
 
 def squad_questions(path: str) -> Iterator[tuple[str, str]]:
   """Questions with their passages."""
-  with open(path, encoding="utf-8") as file:
-    articles = json.load(file)["data"]
-  for article in articles:
-    for paragraph in article["paragraphs"]:
-      for question in paragraph["qas"]:
-        yield question["question"], paragraph["context"]
+  from bertlib.tasks.squad import squad_files
+
+  for question in squad_files.read_questions(path):
+    yield question.text, question.context
 
 
 # Sides

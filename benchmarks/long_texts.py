@@ -12,6 +12,7 @@ predicts pieces of 90 words, and the mean of their probabilities counts.
 
 from __future__ import annotations
 
+import bisect
 import os
 import random
 import tempfile
@@ -31,12 +32,13 @@ CUTS = ("truncate", "head_tail", "windows")
 
 def main(argv: Sequence[str]) -> None:
   """Trains with each way and seed, and prints the accuracies."""
+  files = {
+    "train": make_rows("train", FLAGS.num_train),
+    "dev": [*make_rows("dev", FLAGS.num_dev)],
+    "sentences": read_sentences("train")[: FLAGS.num_sentences],
+  }
   with tempfile.TemporaryDirectory() as folder:
-    for name, rows in (
-      ("train", make_rows("train", FLAGS.num_train)),
-      ("dev", make_rows("dev", FLAGS.num_dev)),
-      ("sentences", read_sentences("train")[: FLAGS.num_sentences]),
-    ):
+    for name, rows in files.items():
       path = os.path.join(folder, f"{name}.tsv")
       with open(path, "w", encoding="utf-8") as file:
         file.writelines(f"{text.strip()}\t{label}\n" for text, label in rows)
@@ -55,7 +57,7 @@ def main(argv: Sequence[str]) -> None:
         results = result_files.read_results(f"{out}/eval_results.txt")
         found.setdefault(cut, []).append(results["eval_accuracy"])
         if cut == "truncate":
-          found.setdefault("loop", []).append(loop_accuracy(folder, out))
+          found.setdefault("loop", []).append(loop_accuracy(files["dev"], out))
         print(f"seed {seed}, {cut}: {found}", flush=True)
   for name, values in found.items():
     shown = " ".join(f"{100 * value:.1f}" for value in values)
@@ -83,18 +85,16 @@ def make_rows(split: str, number: int) -> Iterator[tuple[str, str]]:
   vocab_file = os.path.join(FLAGS.init_checkpoint, "vocab.txt")
   tokenizer = vocabulary.load_tokenizer(vocab_file, True)
   for index, (sentence, label) in enumerate(rows):
-    words, counts = [], []
-    while sum(counts) < TOTAL - len(tokenizer.encode(sentence)):
-      more = rng.choice(paragraphs).split()
-      words += more
-      counts += [len(tokenizer.encode(word)) for word in more]
-    position, num_tokens = 0, 0
+    words, starts = [], [0]  # tokens before each word
+    while starts[-1] < TOTAL - len(tokenizer.encode(sentence)):
+      for word in rng.choice(paragraphs).split():
+        words.append(word)
+        starts.append(starts[-1] + len(tokenizer.encode(word)))
+    position = 0
     if index % 2:  # somewhere behind the first window
       wanted = rng.randrange(LENGTH, TOTAL - 60)
-      while num_tokens < wanted:
-        num_tokens += counts[position]
-        position += 1
-    last = next(n for n in range(len(words)) if sum(counts[:n]) > TOTAL - 50)
+      position = bisect.bisect_left(starts, wanted)
+    last = bisect.bisect_right(starts, TOTAL - 50)
     text = " ".join(
       [*words[:position], sentence.strip(), *words[position:last]]
     )
@@ -113,12 +113,10 @@ def train(folder: str, cut: str, seed: str, *more: str) -> str:
   return out
 
 
-def loop_accuracy(folder: str, model_dir: str) -> float:
+def loop_accuracy(rows: list[tuple[str, str]], model_dir: str) -> float:
   """Accuracy of the mean of the probabilities of pieces."""
   import run_classifier
 
-  with open(os.path.join(folder, "dev.tsv"), encoding="utf-8") as file:
-    rows = [line.rstrip("\n").split("\t") for line in file]
   right = []
   with run_classifier.Predictor(model_dir) as predictor:
     for text, label in rows:

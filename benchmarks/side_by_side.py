@@ -161,27 +161,25 @@ def check_peers(*packages: str) -> None:
   from bertlib.cli.errors import InputError
 
   code = (
-    "import sys\n"
     "from importlib import metadata\n"
-    "for name in sys.argv[1:]:\n"
-    "  try: metadata.version(name)\n"
-    "  except metadata.PackageNotFoundError: print(name)"
+    "for found in metadata.distributions(): print(found.metadata['Name'])"
   )
   python = FLAGS.peer_python
   if not python:
     return
   try:
-    done = run_command([python, "-c", code, "absl-py", *packages])
+    installed = run_command([python, "-c", code]).output
   except OSError as error:
     raise InputError(
       f"--peer_python={python}: {error.strerror}. Install the other code with"
       " `make .venv-bench-peers/installed`, or give an empty one for none"
     ) from error
-  if done.output:
-    names = " ".join(done.output.split())
+  missing = {"absl-py", *packages}
+  missing -= {*installed.replace("_", "-").lower().split()}
+  if missing:
     raise InputError(
       f"--peer_python={python}: lacks packages. Install them with"
-      f" `{python} -m pip install {names}`"
+      f" `{python} -m pip install {' '.join(sorted(missing))}`"
     )
 
 
