@@ -38,8 +38,7 @@ def main(_: list[str]) -> None:
     ["sentence-transformers", "optimum", "fastembed"],
   )
   lists = side_by_side.Side("OnnxModel with lists", lists_in_memory)
-  with open(FLAGS.text_file, "rb") as file:
-    number = sum(1 for _ in file)
+  number = len(read(FLAGS.text_file))
   name = os.path.basename(FLAGS.text_file)
   work = f"vectors of {number:,} texts of {name}, file to file"
   pairs = [

@@ -43,8 +43,6 @@ LOSSES = {
   "infonce": losses.MultipleNegativesRankingLoss,
   "listwise": cross_encoder.losses.ListNetLoss,  # of a reranker
 }
-
-
 # Names of metrics in sentence-transformers and in run_embeddings.py.
 METRICS = {
   "spearman_cosine": "eval_spearman",

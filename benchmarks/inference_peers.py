@@ -342,11 +342,11 @@ def peer_predictor(settings: Settings, run: Callable) -> Callable:
     question_of = encoded.pop("overflow_to_sample_mapping")
     spans = batches(encoded, lambda rows, out: best_spans(encoded, rows, *out))
     best: dict = {}
-    for window, (score, first, last) in enumerate(spans):
-      question = question_of[window]
+    for question, span, window in zip(question_of, spans, offsets):
+      score, first, last = span
       if question not in best or score > best[question][0]:
-        start, end = offsets[window][first][0], offsets[window][last][1]
-        best[question] = score, texts[question][1][start:end]
+        text = texts[question][1][window[first][0] : window[last][1]]
+        best[question] = score, text
     return [best[question][1] for question in range(len(texts))]
 
   return answers

@@ -34,15 +34,13 @@ TASKS = {
   "CoSENT": "CoSENTLoss",
   "reranking": "ListNetLoss",
 }
-# Features of the models, and their names in transformers.
-FEATURES = {
-  "input_ids": "input_ids",
+# Features with another name in transformers, and the others.
+RENAMED = {
   "input_mask": "attention_mask",
   "segment_ids": "token_type_ids",
   "label_ids": "labels",
-  **{n: n for n in ("start_positions", "end_positions", "scores")},
-  **{n: n for n in ("labels", "texts")},
 }
+SAME = ("input_ids", "start_positions", "end_positions", "scores", "labels")
 
 
 def main(_: list[str]) -> None:
@@ -104,7 +102,7 @@ def write_batches(task: str, path: str) -> None:
   order = rng.permutation(len(rows))[: shape[0] * shape[1]]
   data = {
     name: np.array([rows[index][name] for index in order])
-    for name in FEATURES
+    for name in (*RENAMED, *SAME, "texts")
     if name in rows[0]
   }
   length = data["input_mask"].sum(axis=-1).max()
@@ -313,7 +311,7 @@ def pytorch(settings: Settings) -> Answers:
     if not tensor.is_floating_point():
       # transformers has -100 at positions without a label.
       tensor = tensor.long().masked_fill(tensor < 0, -100)
-    data[FEATURES[name]] = tensor
+    data[RENAMED.get(name, name)] = tensor
   model, loss_fn = make_peer(settings, head)
   model.eval()  # no dropout
   embeddings = next(

@@ -21,8 +21,6 @@ from benchmarks import mrpc_epoch, side_by_side, training_step
 from benchmarks.side_by_side import FLAGS, Answers, Settings, Side
 
 MAX_SEQUENCES = 8
-
-
 SIDES = {
   "packed static": {"packs": True, "unpad": False},
   "static": {"packs": False, "unpad": False},

@@ -58,15 +58,10 @@ def main(_: list[str]) -> None:
       ("whole command", "two workers", "reference"),
     ]
   with tempfile.TemporaryDirectory() as folder:
-    folders = {name: os.path.join(folder, name) for name in commands}
-    sides = [
-      Side(
-        name,
-        whole_command,
-        settings={"words": [*start, *words], "folder": folders[name]},
-      )
-      for name, start in commands.items()
-    ]
+    sides = []
+    for name, start in commands.items():
+      own = {"words": [*start, *words], "folder": os.path.join(folder, name)}
+      sides.append(Side(name, whole_command, settings=own))
     if FLAGS.peer_python:
       own = {"words": [*commands["ours"], *words]}
       sides.append(Side("remask", remask, settings=own))
@@ -81,7 +76,7 @@ def main(_: list[str]) -> None:
     threads = processes.usable_cores()
     side_by_side.compare(sides, work, pairs, threads=threads)
     if FLAGS.reference:
-      check_equal(folders["ours"], folders["reference"])
+      check_equal(folder)
 
 
 def whole_command(settings: Settings) -> Answers:
@@ -184,18 +179,18 @@ def processor_seconds() -> float:
   return sum(os.times()[:4])
 
 
-def check_equal(ours: str, theirs: str) -> None:
-  """Compares the records in two folders; features may be in any order."""
+def check_equal(folder: str) -> None:
+  """Compares the records of both; features may be in any order."""
   import tensorflow as tf
 
   from bertlib.cli.errors import InputError
 
-  def examples(folder):
-    records = tf.data.TFRecordDataset(os.path.join(folder, "records"))
+  def examples(name):
+    records = tf.data.TFRecordDataset(os.path.join(folder, name, "records"))
     return [*map(tf.train.Example.FromString, records.as_numpy_iterator())]
 
-  records = examples(ours)
-  if records != examples(theirs):
+  records = examples("ours")
+  if records != examples("reference"):
     raise InputError("the records differ")
   print(f"{len(records)} records equal")
 

@@ -27,8 +27,6 @@ from bertlib.task.task_record import StepShape
 from bertlib.training import step_plan
 from website import markdown
 
-_PRECISIONS = "float32", "bfloat16", "float16"
-
 
 class Share(NamedTuple):
   """One device's share of a phase."""
@@ -54,7 +52,7 @@ def main(_: list[str]) -> None:
 
 
 def costs(config: modeling.BertConfig) -> dict[str, str]:
-  """What does not depend on the number of devices, by name."""
+  """Costs that do not depend on the number of devices, by name."""
   num_predictions = FLAGS.max_predictions_per_seq
   shape = StepShape(
     FLAGS.max_seq_length,
@@ -152,7 +150,7 @@ if __name__ == "__main__":
     max_predictions_per_seq=(20, "Masked tokens per sequence."),
     train_batch_size=(256, "Global batch size, in sequences."),
     num_train_steps=(900_000, "Steps."),
-    precision=(_PRECISIONS, "Precision of the measurement."),
+    precision=(("float32", "bfloat16", "float16"), "Of the measurement."),
     epochs=(9.0, "Number of passes over the records."),
     devices=(["1", "8", "64"], "Numbers of devices."),
     bandwidth_gb=(

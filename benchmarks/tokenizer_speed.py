@@ -79,9 +79,8 @@ def is_json() -> bool:
   return FLAGS.vocab_file.endswith(".json")
 
 
-def own_tokenizer(kind: str) -> tokenization.Tokenizer:
+def own_tokenizer(_: str) -> tokenization.Tokenizer:
   """Our tokenizer, with an empty cache, or prepared for texts and words."""
-  del kind
   if not is_json():
     return tokenization.FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case)
   own = subword_tokenizer.load(FLAGS.vocab_file)

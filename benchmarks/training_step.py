@@ -27,13 +27,14 @@ def main(_: list[str]) -> None:
 
 def ours(settings: Settings) -> Answers:
   """A step of ours, as in run_classifier.py; or a prediction."""
-  if is_training(settings):
+  if getattr(settings, "predicts", False):  # a setting of `benchmarks.gpu`
+    _, found = read_flags(settings, settings.seq_length)
+    compute = found.compute()
+    name = compute.dtype.name
+    yield from graph_side(settings, name, "infer", compute=compute)
+  else:
     _, keywords = plan(settings)
     yield from graph_side(settings, describe(keywords), **keywords)
-    return
-  _, found = read_flags(settings, settings.seq_length)
-  compute = found.compute()
-  yield from graph_side(settings, compute.dtype.name, "infer", compute=compute)
 
 
 def reference(settings: Settings) -> Answers:
@@ -54,20 +55,15 @@ def hugging_face(settings: Settings) -> Answers:
   ).to(side_by_side.torch_device())
   if settings.recompute_activations:
     model.gradient_checkpointing_enable()
-  step = torch_prediction(model)
-  if is_training(settings):
-    step = torch_step(model, settings.gradient_accumulation_steps)
+  step = torch_step(model, settings.gradient_accumulation_steps)
+  if getattr(settings, "predicts", False):
+    step = torch_prediction(model)
   variant, description = side_by_side.best_variant(
     functools.partial(step, batch), settings
   )
   call = step, batch, *variant
   repeat(2, *call)  # compilation again
   yield from passes(description, "a step", settings.steps, *call)
-
-
-def is_training(settings: Settings) -> bool:
-  """True unless `benchmarks.gpu` measures inference."""
-  return getattr(settings, "is_training", True)
 
 
 def name_of_work() -> str:

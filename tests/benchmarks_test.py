@@ -21,7 +21,6 @@ import modeling
 from benchmarks import (
   embeddings,
   gpu,
-  gpu_checks,
   inference,
   inference_works,
   lockstep,
@@ -201,17 +200,17 @@ def test_a_small_reranker_is_timed(published, tmp_path):
 
 # Checks of a GPU, on a CPU
 
-TOY = SimpleNamespace(toy=True, **gpu_checks.TOY)
+TOY = SimpleNamespace(toy=True, **gpu.TOY)
 
 
 @pytest.mark.train
 @parametrize(
   "check",
-  gpu_checks.cpu_numbers,
-  gpu_checks.xla,
-  gpu_checks.unpadding,
-  gpu_checks.defaults,
-  gpu_checks.float16_run,
+  gpu.cpu_numbers,
+  gpu.xla,
+  gpu.fast_compute,
+  gpu.defaults,
+  gpu.float16_run,
 )
 def test_check_passes_at_toy_size(check):
   answer = next(check(TOY))
@@ -222,18 +221,18 @@ def test_check_passes_at_toy_size(check):
 def test_other_losses_fail_a_check(monkeypatch):
   losses = iter([[1.0, 0.9], [1.0, 0.901]])
   monkeypatch.setattr(
-    gpu_checks,
+    gpu,
     "_train",
-    lambda *args, **more: gpu_checks.Trained(next(losses), 1.0, 0, None),
+    lambda *args, **more: gpu.Trained(next(losses), 1.0, 0, None),
   )
-  assert next(gpu_checks.fast_compute(TOY))["passed"] is False
+  assert next(gpu.fast_compute(TOY))["passed"] is False
 
 
 def test_share_of_the_peak_is_that_of_the_products():
   work = {"layers": 12, "hidden": 768, "heads": 12, "seq_length": 128}
   seconds = {"ours": [0.2, 0.1, 0.3], "hugging face": [0.4, 0.3, 0.4]}
   found = gpu.summary(
-    {**work, "is_training": True, "batch_size": 100}, seconds, peak=1e15
+    {**work, "predicts": False, "batch_size": 100}, seconds, peak=1e15
   )
   assert found["sequences_per_second"] == 500
   # 85 million weights in products, 6 operations each and token; and attention.

@@ -36,16 +36,8 @@ def _layouts() -> dict[str, dict[str, tf_records.Layout]]:
   from bertlib.tasks.ranking.settings import LOSSES
   from bertlib.tasks.squad import squad_windows
 
-  labels = ["label"] * _L
-  problems = (
-    classification.Problem(kind, labels)
-    for kind in [
-      "classification",
-      "regression",
-      "multi_label",
-      "multiple_choice",
-    ]
-  )
+  kinds = "classification", "regression", "multi_label", "multiple_choice"
+  problems = (classification.Problem(k, ["label"] * _L) for k in kinds)
   written = functools.partial(
     pretraining_instances.record_layout, is_written=True
   )
