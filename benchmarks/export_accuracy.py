@@ -40,9 +40,7 @@ def main(_: list[str]) -> None:
   """Prints a row per engine and precision."""
   rows = []
   with tempfile.TemporaryDirectory() as folder:
-    int8 = {"quantize": "int8"}
-    if FLAGS.calibration_file:
-      int8["calibration_file"] = FLAGS.calibration_file
+    int8 = {"quantize": "int8", "calibration_file": FLAGS.calibration_file}
     for precision, more in (("float32", {}), ("int8", int8)):
       side_by_side.run_python(
         *("export_model.py", "--format=onnx"),

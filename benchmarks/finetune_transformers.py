@@ -282,8 +282,8 @@ def find_answers(
 # Training
 
 
-def train(job: Job) -> int:
-  """Trains the model; returns the number of steps.
+def train(job: Job) -> None:
+  """Trains the model.
 
   Each epoch is shuffled differently. The remainder of an epoch begins the first
   batch of the next; only the remainder of the last epoch is dropped.
@@ -315,7 +315,6 @@ def train(job: Job) -> int:
     optimizer.zero_grad()
     if step % 50 == 0 or step == len(steps):
       print(f"step {step}/{len(steps)}: loss {loss:.4f}", file=sys.stderr)
-  return len(steps)
 
 
 @torch.inference_mode()
@@ -333,15 +332,9 @@ def main(_: list[str]) -> None:
   tokenizer = transformers.BertTokenizerFast.from_pretrained(FLAGS.model_dir)
   make_job = {"entities": entities, "questions": questions}
   job = make_job.get(FLAGS.task, classification)(tokenizer)
-  num_steps = train(job)
-  names = ("task", "seed", "precision", "threads")
-  line = {
-    **{name: getattr(FLAGS, name) for name in names},
-    "steps": num_steps,
-    "versions": side_by_side.versions(),
-    **{name: round(float(v), 4) for name, v in job.evaluate().items()},
-  }
-  print(json.dumps(line))
+  train(job)
+  found = {name: round(float(v), 4) for name, v in job.evaluate().items()}
+  print(json.dumps(found | {"versions": side_by_side.versions()}))
 
 
 if __name__ == "__main__":

@@ -140,10 +140,12 @@ def processor() -> dict[str, str]:
 def compare(
   values: Values, pairs: Iterable[tuple[str, str, str]]
 ) -> list[Ratio]:
-  """Compares sides pass by pass."""
+  """Compares sides pass by pass, unless a value is below the clock's tick."""
   found = []
   for measure, side, against in pairs:
     by_side = values[measure]
+    if not all(by_side[side]):
+      continue
     ratios = [b / a for a, b in zip(by_side[side], by_side[against])]
     spread = statistics.median(ratios), min(ratios), max(ratios)
     found.append(Ratio(measure, side, against, *spread))

@@ -432,7 +432,7 @@ def run_python(
   *words: str, watch: Callable[[str], Any] = lambda line: None, **options: Any
 ) -> Done:
   """Runs a command of this Python with flags by name, see `run_command`."""
-  named = [f"--{name}={value}" for name, value in options.items()]
+  named = [f"--{n}={v}" for n, v in options.items() if v is not None]
   return run_command([sys.executable, *words, *named], watch)
 
 

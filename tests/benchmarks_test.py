@@ -76,6 +76,12 @@ def test_ratios_are_those_of_each_pass():
   ]
 
 
+def test_a_time_below_the_tick_of_the_clock_has_no_ratio():
+  values = {"masks of an epoch": {"remask": [0.0, 0.1], "other": [0.2, 0.2]}}
+  pairs = [("masks of an epoch", "remask", "other")]
+  assert results.compare(values, pairs) == []
+
+
 def test_lines_are_appended_and_read_as_they_were(tmp_path):
   first, second = make(work="one"), make(work="two", device="a GPU")
   path = tmp_path / "results.jsonl"
