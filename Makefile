@@ -102,7 +102,7 @@ peers = .venv-bench-peers
 $(peers)/installed:
 	$(PYTHON) -m venv --clear --upgrade-deps $(peers)
 	$(peers)/bin/python -m pip install absl-py numpy torch==2.13.0 transformers \
-	  nncf onnx onnxruntime onnxscript openvino \
+	  fastembed nncf onnx onnxruntime onnxscript openvino \
 	  scikit-learn scipy 'sentence-transformers[train]' seqeval
 	touch $@
 

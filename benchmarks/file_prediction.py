@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import side_by_side
+from benchmarks.inference_works import in_order_of_length
 from benchmarks.side_by_side import FLAGS, Answers, Settings, timed
 
 _BATCH_SIZES = (8, 16, 32, 64, 128)
@@ -161,17 +162,6 @@ def read(path: str) -> list[str]:
   """Texts of a file."""
   with open(path, encoding="utf-8") as file:
     return [line.strip() for line in file]
-
-
-def in_order_of_length(encode: Callable) -> Callable:
-  """`encode` of texts sorted by length; its outputs are in the given order."""
-
-  def sorted_encode(texts, size):
-    order = sorted(range(len(texts)), key=lambda row: -len(texts[row]))
-    vectors = encode([texts[row] for row in order], size)
-    return vectors[np.argsort(order)]
-
-  return sorted_encode
 
 
 def with_file(

@@ -2,8 +2,8 @@
 
 From texts to probabilities, answers or sentence vectors, including
 tokenization. The `Predictor` of this project in float32, bfloat16 and int8,
-and of its ONNX exports, beside transformers with PyTorch, sentence-transformers
-with its ONNX backend, ONNX Runtime and OpenVINO.
+and of its ONNX exports, beside transformers and sentence-transformers with
+PyTorch, ONNX Runtime and OpenVINO.
 All have the same weights, and their outputs are compared before they are timed.
 
     python -m benchmarks.inference --minilm=DIR --glue_dir=glue \
@@ -35,7 +35,9 @@ _THREE = ("float32", "bfloat16", "int8")
 FUNCTIONS = {
   inference_works.predictor: _THREE,
   inference_peers.transformers: _THREE,
+  inference_peers.sentence_transformers: _THREE,
   inference_peers.sentence_transformers_onnx: ("float32", "int8"),
+  inference_peers.fastembed: ("float32", "int8"),
   inference_peers.onnx_runtime: ("float32", "int8"),
   inference_works.exported: (
     *(f"openvino_{precision}" for precision in _THREE),

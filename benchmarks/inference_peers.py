@@ -1,6 +1,6 @@
 """Sides of `inference` that are other code.
 
-transformers, ONNX Runtime, also in sentence-transformers, and OpenVINO.
+transformers, sentence-transformers, fastembed, ONNX Runtime and OpenVINO.
 
 Each is a function of the flags and of `model`, `task`, `precision` and
 `folder`, see `inference_works.make_model`. This module runs in the Python of
@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Callable
 
 from benchmarks import mrpc_epoch, side_by_side
@@ -20,6 +21,7 @@ from benchmarks.inference_works import (
   TASKS,
   checksums,
   in_folder,
+  in_order_of_length,
   in_sorted_batches,
   read_texts,
   serve,
@@ -39,14 +41,11 @@ def transformers(settings: Settings) -> Answers:
       "weights in bfloat16": load_peer(settings).to(torch.bfloat16),
     }
   else:
-    torch.backends.quantized.engine = "onednn"
-    quantize = torch.ao.quantization.quantize_dynamic
-    per_channel = torch.ao.quantization.per_channel_dynamic_qconfig
-    linear = torch.nn.Linear
     models = {
-      "dynamic, per tensor": quantize(load_peer(settings), {linear}),
-      "dynamic, per channel": quantize(
-        load_peer(settings), {linear: per_channel}
+      "dynamic, per tensor": quantized(load_peer(settings)),
+      "dynamic, per channel": quantized(
+        load_peer(settings),
+        {torch.nn.Linear: torch.ao.quantization.per_channel_dynamic_qconfig},
       ),
     }
 
@@ -66,6 +65,62 @@ def transformers(settings: Settings) -> Answers:
       forward = torch.compile(model, dynamic=True) if compiles else model
       candidates[variant] = runner(forward, name == "autocast")
   return serve_fastest(settings, candidates)
+
+
+def quantized(model: Any, layers: Any = None) -> Any:
+  """The model with dynamic int8 of PyTorch."""
+  import torch
+
+  torch.backends.quantized.engine = "onednn"
+  return torch.ao.quantization.quantize_dynamic(
+    model, layers or {torch.nn.Linear}, torch.qint8
+  )
+
+
+def sentence_transformers(settings: Settings) -> Answers:
+  """The model in sentence-transformers: normalized means, or pair scores."""
+  import sentence_transformers as library
+  import torch
+  from sentence_transformers.sentence_transformer import modules
+
+  if settings.task not in ("vectors", "scores"):
+    raise NotImplementedError(f"does not do the task {settings.task}")
+  name = {"float32": "sdpa", "bfloat16": "weights in bfloat16"}.get(
+    settings.precision, "dynamic"
+  )
+  path = in_folder(settings, "hugging_face")
+  length = TASKS[settings.task].description["max_seq_length"]
+
+  def load():
+    if settings.task == "scores":
+      return library.CrossEncoder(
+        path, max_length=length, activation_fn=torch.nn.Identity(), device="cpu"
+      )
+    encoder = modules.Transformer(path)
+    encoder.max_seq_length = length
+    pooling = modules.Pooling(encoder.get_embedding_dimension(), "mean")
+    return library.SentenceTransformer(
+      modules=[encoder, pooling, modules.Normalize()], device="cpu"
+    )
+
+  def runner(model):
+    if settings.task == "scores":
+      return lambda pairs, size: model.predict(pairs, batch_size=size).tolist()
+    return lambda texts, size: checksums(
+      model.encode([text for (text,) in texts], batch_size=size)
+    )
+
+  candidates = {}
+  for variant, compiles in with_compiled(name, settings.torch_compile).items():
+    model = load()
+    if settings.precision == "bfloat16":
+      model = model.to(torch.bfloat16)
+    elif settings.precision == "int8":
+      model = quantized(model)
+    if compiles:
+      model[0].auto_model.compile(dynamic=True)
+    candidates[variant] = runner(model)
+  return serve_fastest_size(settings, candidates, [8, 32, 128])
 
 
 def sentence_transformers_onnx(settings: Settings) -> Answers:
@@ -89,14 +144,44 @@ def sentence_transformers_onnx(settings: Settings) -> Answers:
     library.export_dynamic_quantized_onnx_model(model, "avx512_vnni", folder)
     name = "onnx/model_qint8_avx512_vnni.onnx"
     model = load(folder, model_kwargs={"file_name": name})
-  sizes = [settings.batch_size] if settings.batch_size else [8, 32, 128]
-  runs = {
-    f"batches of {size}": functools.partial(model.predict, batch_size=size)
-    for size in sizes
+  candidates = {
+    "dynamic": lambda pairs, size: model.predict(
+      pairs, batch_size=size
+    ).tolist()
   }
-  trial = read_texts(settings, "calibration")[:128]
-  best, description = side_by_side.fastest(runs, 5, trial)
-  return serve(settings, description, lambda pairs: runs[best](pairs).tolist())
+  return serve_fastest_size(settings, candidates, [8, 32, 128])
+
+
+def fastembed(settings: Settings) -> Answers:
+  """Scores of pairs by `TextCrossEncoder`, sorted by length before."""
+  from fastembed.common.model_description import ModelSource
+  from fastembed.rerank.cross_encoder import TextCrossEncoder
+
+  if settings.task != "scores":
+    raise NotImplementedError(f"does not do the task {settings.task}")
+  folder = in_folder(settings, "fastembed")
+  shutil.copytree(
+    in_folder(settings, "hugging_face"), folder, dirs_exist_ok=True
+  )
+  load_tokenizer(settings).save_pretrained(folder, legacy_format=False)
+
+  def runner(model):
+    rank = in_order_of_length(
+      lambda pairs, size: [*model.rerank_pairs(pairs, size)],
+      lambda pair: len(pair[1]),
+    )
+    return lambda pairs, size: rank(pairs, size).tolist()
+
+  candidates = {}
+  for variant, path in write_onnx_models(settings, folder).items():
+    TextCrossEncoder.add_custom_model(
+      variant, ModelSource(url="https://example.com"), os.path.basename(path)
+    )
+    model = TextCrossEncoder(
+      variant, threads=settings.num_threads, specific_model_path=folder
+    )
+    candidates[variant] = runner(model)
+  return serve_fastest_size(settings, candidates, [4, 8, 16, 32])
 
 
 def onnx_runtime(settings: Settings) -> Answers:
@@ -230,6 +315,22 @@ def calibration_feeds(settings: Settings) -> Iterator[dict[str, Any]]:
     yield dict(
       tokenizer(*parts, truncation=True, max_length=length, return_tensors="np")
     )
+
+
+def serve_fastest_size(
+  settings: Settings, candidates: dict[str, Callable], sizes: Sequence[int]
+) -> Answers:
+  """Serves by the fastest of functions of texts and a size of batches."""
+  if settings.batch_size:
+    sizes = [settings.batch_size]
+  runs = {
+    f"{name}, batches of {size}": functools.partial(run, size=size)
+    for name, run in candidates.items()
+    for size in sizes
+  }
+  trial = read_texts(settings, "calibration")[:128]
+  best, description = side_by_side.fastest(runs, 5, trial)
+  return serve(settings, description, runs[best])
 
 
 def serve_fastest(

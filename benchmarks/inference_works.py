@@ -164,6 +164,19 @@ def in_folder(settings: Settings, *names: str) -> str:
   return os.path.join(settings.folder, *names)
 
 
+def in_order_of_length(encode: Callable, length: Callable = len) -> Callable:
+  """`encode` of texts sorted by length; its outputs are in the given order."""
+
+  def sorted_encode(texts, size):
+    order = sorted(range(len(texts)), key=lambda row: -length(texts[row]))
+    outputs = np.asarray(encode([texts[row] for row in order], size))
+    result = np.empty_like(outputs)
+    result[order] = outputs
+    return result
+
+  return sorted_encode
+
+
 def in_sorted_batches(
   settings: Settings, lengths: list[int], run: Callable
 ) -> list[Any]:
