@@ -7,6 +7,7 @@ import urllib.parse
 import pytest
 
 from bertlib.cli import option
+from bertlib.cli.errors import InputError
 from website import build, reference
 
 pytestmark = pytest.mark.process
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.process
 def test_a_folder_with_other_files_than_a_site_is_not_replaced(tmp_path):
   (tmp_path / "notes.md").write_text("kept")
   for output in (tmp_path, tmp_path / "notes.md"):
-    with pytest.raises(build.BrokenSite, match="other files than a site"):
+    with pytest.raises(InputError, match="other files than a site"):
       build.build(output)
   assert (tmp_path / "notes.md").read_text() == "kept"
 
@@ -81,13 +82,13 @@ def test_a_broken_link_fails_the_build(tmp_path, monkeypatch):
   page = tmp_path / "broken.md"
   page.write_text("# Broken\n\n[nothing](nothing.md)\n")
   monkeypatch.setitem(build.OTHER_PAGES, "about/broken.md", page)
-  with pytest.raises(build.BrokenSite):
+  with pytest.raises(InputError):
     build.build(tmp_path / "site")
 
 
 def test_a_missing_generator_is_one_line(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, "zensical", None)
-  with pytest.raises(build.BrokenSite, match=r"Python 3\.11 or newer"):
+  with pytest.raises(InputError, match=r"Python 3\.11 or newer"):
     build.build(tmp_path / "site")
 
 

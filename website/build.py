@@ -9,7 +9,6 @@ link is an error.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import os
@@ -20,6 +19,9 @@ import subprocess
 import sys
 import tempfile
 
+from benchmarks import side_by_side
+from benchmarks.side_by_side import FLAGS
+from bertlib.cli.errors import InputError
 from website import markdown, reference
 
 ROOT = markdown.ROOT
@@ -33,11 +35,6 @@ OTHER_PAGES = {
   "about/examples.md": "examples/README.md",
   "about/experiments.md": "experiments/README.md",
 }
-
-
-class BrokenSite(Exception):
-  """A page cannot be rendered, or has a broken link."""
-
 
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
 
@@ -89,7 +86,7 @@ def build(output: pathlib.Path) -> None:
   names = {path.name for path in output.glob("*")}
   is_site = {"index.html", "style.css"} <= names
   if output.is_file() or (names and not is_site):
-    raise BrokenSite(
+    raise InputError(
       f"--output={output}: has other files than a site, which would be lost."
       " Name another folder"
     )
@@ -100,26 +97,23 @@ def build(output: pathlib.Path) -> None:
     settings = settings.replace('"ROOT"', json.dumps(str(ROOT)))
     (project / "zensical.toml").write_text(settings, encoding="utf-8")
     if not importlib.util.find_spec("zensical"):
-      raise BrokenSite(
+      raise InputError(
         "Zensical is not installed. Run make docs with Python 3.11 or newer."
       )
     command = [sys.executable, "-m", "zensical", "build", "--strict"]
     if subprocess.run(command, cwd=project).returncode:
-      raise BrokenSite("Zensical: see its messages above.")
+      raise InputError("Zensical: see its messages above.")
     shutil.rmtree(output, ignore_errors=True)
     output.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(project / "site", output)
 
 
-def main() -> None:
+def main(_: list[str]) -> None:
   """Builds the site in --output."""
-  parser = argparse.ArgumentParser(description="Builds the site of the docs.")
-  parser.add_argument("--output", type=pathlib.Path, default="output/site")
-  try:
-    build(parser.parse_args().output)
-  except BrokenSite as error:
-    sys.exit(f"website.build: error: {error}")
+  build(pathlib.Path(FLAGS.output))
 
 
 if __name__ == "__main__":
-  main()
+  side_by_side.run(
+    main, side_by_side.define, output=("output/site", "Folder of the site.")
+  )

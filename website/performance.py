@@ -65,10 +65,9 @@ HEADLINES = {
   ),
 }
 
-# Names of sides, and the library whose version belongs to them.
+# Names of sides that are not those of a library, and their library.
 _OTHERS = {
   "hugging face": ("transformers", "transformers"),
-  "transformers": ("transformers", "transformers"),
   "onnx_runtime": ("ONNX Runtime", "onnxruntime"),
   "openvino": ("OpenVINO", "openvino"),
   "openvino_as_they_come": ("OpenVINO in unsorted batches", "openvino"),
@@ -77,7 +76,6 @@ _OTHERS = {
     "ONNX backend of sentence-transformers",
     "sentence_transformers",
   ),
-  "tokenizers": ("tokenizers", "tokenizers"),
   "reference": ("google-research/bert", "tensorflow"),
   "garden": ("Model Garden", "tf-models-official"),
   "estimate": ("its estimate", ""),
@@ -253,7 +251,7 @@ def _own_name(result: Result, side: str) -> str:
 def _other_name(result: Result, side: str) -> str:
   """Name, version and precision of other code."""
   family, _, precision = side.partition("-")
-  name, library = _OTHERS.get(family, (family, ""))
+  name, library = _OTHERS.get(family, (family, family))
   version = result.sides[side]["versions"].get(library, "")
   version = re.split("[+-]", version)[0]  # without its build
   names = f"{name} {version}".strip()
