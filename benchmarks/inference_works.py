@@ -198,6 +198,7 @@ def in_sorted_batches(
 
 # Models, and this project as a side
 
+CALIBRATION = "calibration.txt"  # texts, for int8
 # Layers, hidden size and heads.
 SIZES = {
   "bert-base": (12, 768, 12),
@@ -212,7 +213,7 @@ def make_model(settings: Settings) -> Answers:
 
   from bertlib.checkpoints import model_folder
   from bertlib.exchange import to_huggingface
-  from bertlib.io import model_files
+  from bertlib.io import model_files, text_files
 
   task = TASKS[settings.task]
   config, vocab_file, encoder = read_encoder(settings)
@@ -222,7 +223,9 @@ def make_model(settings: Settings) -> Answers:
   model_folder.write_model_files(folder, description, config, vocab_file)
   checkpoint = os.path.join(folder, "model.ckpt")
   write_checkpoint(settings, config, encoder, checkpoint)
-  calibrate(settings, config, checkpoint)
+  with open(in_folder(settings, CALIBRATION), "w", encoding="utf-8") as file:
+    for text in read_texts(settings, "calibration"):
+      print(*text, sep=text_files.SEPARATOR, file=file)
   to_huggingface.convert(
     checkpoint,
     os.path.join(folder, model_files.CONFIG),
@@ -287,27 +290,6 @@ def write_checkpoint(
     tf.train.Saver().save(session, checkpoint)
 
 
-def calibrate(settings: Settings, config: Any, checkpoint: str) -> None:
-  """Writes `quantization.json`, for int8."""
-  from bertlib.data import vocabulary
-  from bertlib.export import quantization
-  from bertlib.io import model_files, text_files
-
-  path = in_folder(settings, "calibration.txt")
-  with open(path, "w", encoding="utf-8") as file:
-    for text in read_texts(settings, "calibration"):
-      print(*text, sep=text_files.SEPARATOR, file=file)
-  folder = in_folder(settings, "ours")
-  tokenizer = vocabulary.load_tokenizer(
-    os.path.join(folder, model_files.VOCAB), True, config.vocab_size
-  )
-  length = TASKS[settings.task].description["max_seq_length"]
-  encoder = quantization.TrainedEncoder(
-    config, checkpoint, folder, tokenizer, length
-  )
-  quantization.find(encoder, path, list)
-
-
 def predictor_class(task: str):
   """The `Predictor` of a task."""
   import modeling
@@ -347,6 +329,7 @@ def predictor(settings: Settings) -> Answers:
     batch_size=settings.batch_size,
     precision=settings.precision,
     num_threads=settings.num_threads,
+    calibration_file=in_folder(settings, CALIBRATION),
   )
   return serve(settings, "in a session", outputs_of(settings.task, model))
 
@@ -364,11 +347,12 @@ def exported(settings: Settings) -> Answers:
   )
   engine, precision = settings.precision.split("_")
   is_int8 = precision == "int8"
+  calibration = QuantizationSettings(in_folder(settings, CALIBRATION))
   export_model.export_onnx(
     source,
     os.path.join(folder, "onnx"),
     encoder=settings.task == "states",
-    int8=QuantizationSettings() if is_int8 else None,
+    int8=calibration if is_int8 else None,
   )
   threads = settings.num_threads or processes.usable_cores()
   for_one, for_many = (
