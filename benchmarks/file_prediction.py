@@ -35,7 +35,7 @@ _TRIAL = 1024  # texts
 def main(_: list[str]) -> None:
   """Compares the sides."""
   sides = side_by_side.chosen(
-    [ours, *(side for side in PEERS if side.__name__ in FLAGS.peers)],
+    [ours, *(PEERS[name] for name in FLAGS.peers)],
     ["sentence-transformers", "optimum", "fastembed"],
   )
   lists = side_by_side.Side("OnnxModel with lists", lists_in_memory)
@@ -147,12 +147,12 @@ def fastembed_processes(settings: Settings) -> Answers:
   yield from serve_fastest(name, settings, in_order_of_length(encode))
 
 
-PEERS = (
-  sentence_transformers,
-  transformers_pipeline,
-  fastembed,
-  fastembed_processes,
-)
+PEERS = {
+  "sentence_transformers": sentence_transformers,
+  "transformers_pipeline": transformers_pipeline,
+  "fastembed": fastembed,
+  "fastembed_processes": fastembed_processes,
+}
 
 
 # Their work
@@ -232,5 +232,5 @@ if __name__ == "__main__":
     onnx_dir="Sentence vectors, by export_model.py --format=onnx.",
     hugging_face_dir="The same model for sentence-transformers.",
     text_file="UTF-8 texts, one per line.",
-    peers=([side.__name__ for side in PEERS], "Those to compare with."),
+    peers=(PEERS, "Those to compare with."),
   )

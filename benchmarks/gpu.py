@@ -27,7 +27,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from absl import flags
 
 import modeling
 from benchmarks import side_by_side, task_models, training_step
@@ -83,22 +82,6 @@ MEMORY_CASES = (
 )
 
 
-def define_flags() -> None:
-  """Defines the flags."""
-  side_by_side.define_flags(
-    passes=3,
-    steps=(20, "Steps per pass."),
-    speed=(True, "Whether to measure speed."),
-    toy=(False, "Tiny models and few steps."),
-  )
-  for name in ("precision", "peer_precision"):
-    FLAGS.set_default(name, "bfloat16")
-  for name in ("xla", "torch_compile"):
-    FLAGS.set_default(name, "on")
-  names = [check.__name__ for check in CHECKS]
-  flags.DEFINE_multi_enum("checks", names, names, "Checks to run.")
-
-
 def main(_: list[str]) -> None:
   """Runs the checks, then measures speed; reports the results."""
   # Otherwise the first process would take all memory of the GPU.
@@ -120,7 +103,7 @@ def main(_: list[str]) -> None:
 
 def run_check(name: str) -> dict[str, Any]:
   """Runs a check, in a process of its own, and prints what it saw."""
-  check = globals()[name]
+  check = CHECKS[name]
   sizes = TOY if FLAGS.toy else SIZES
   try:
     with side_by_side.Worker(Side(name, check, settings=sizes)) as worker:
@@ -146,7 +129,6 @@ def measure_speed(device: str) -> None:
     kind = "training" if is_training else "inference"
     print(f"{model}, length {length}, {kind}")
     work = MODELS[model] | {"seq_length": length, "predicts": not is_training}
-    work |= {"gradient_accumulation_steps": 1, "recompute_activations": False}
     work, answers, values = time_in_turns(work)
     found = summary(work, values["a step"], peak)
     side_by_side.report(
@@ -307,16 +289,16 @@ def float16_run(settings: Settings) -> Answers:
   )
 
 
-CHECKS = (
-  graph_tests,
-  cpu_numbers,
-  precision_auto,
-  xla,
-  fast_compute,
-  defaults,
-  planned_memory,
-  float16_run,
-)
+CHECKS = {
+  "graph_tests": graph_tests,
+  "cpu_numbers": cpu_numbers,
+  "precision_auto": precision_auto,
+  "xla": xla,
+  "fast_compute": fast_compute,
+  "defaults": defaults,
+  "planned_memory": planned_memory,
+  "float16_run": float16_run,
+}
 
 
 # Training of the checks
@@ -442,4 +424,15 @@ def _train(
 
 
 if __name__ == "__main__":
-  side_by_side.run(main, define_flags)
+  side_by_side.run(
+    main,
+    passes=3,
+    steps=(20, "Steps per pass."),
+    speed=(True, "Whether to measure speed."),
+    toy=(False, "Tiny models and few steps."),
+    checks=(CHECKS, "Checks to run."),
+    precision=(("bfloat16", "float16", "float32", "auto"), "Ours."),
+    xla=(("on", "off", "auto"), "Ours."),
+    peer_precision=(("bfloat16", "float32", "auto"), "Precision of PyTorch."),
+    torch_compile=(("on", "off", "auto"), "Whether PyTorch compiles."),
+  )

@@ -187,5 +187,4 @@ if __name__ == "__main__":
     text_file=(str, "Lines to encode as vectors."),
     max_texts=(256, "Number of texts of each work, evenly spaced in the data."),
     latency_runs=(100, "Texts predicted alone per pass."),
-    batch_size=(int, "Texts per batch; default: about 2048 tokens."),
   )

@@ -252,7 +252,7 @@ def openvino(settings: Settings) -> Answers:
 
 def openvino_as_they_come(settings: Settings) -> Answers:
   """`openvino` in batches of 32 texts in the order of the data."""
-  settings.batch_size, settings.sorts = 32, False
+  settings.unsorted_size = 32
   return openvino(settings)
 
 
@@ -321,8 +321,6 @@ def serve_fastest_size(
   settings: Settings, candidates: dict[str, Callable], sizes: Sequence[int]
 ) -> Answers:
   """Serves by the fastest of functions of texts and a size of batches."""
-  if settings.batch_size:
-    sizes = [settings.batch_size]
   runs = {
     f"{name}, batches of {size}": functools.partial(run, size=size)
     for name, run in candidates.items()
@@ -344,10 +342,10 @@ def serve_fastest(
 
 
 def example_batch(settings: Settings) -> dict[str, Any]:
-  """A PyTorch batch of 64 tokens, int64 [B, 64] by name."""
+  """A PyTorch batch of 64 tokens, int64 [32, 64] by name."""
   import torch
 
-  shape = settings.batch_size or 32, 64
+  shape = 32, 64
   return {
     "input_ids": torch.randint(0, 1000, shape),
     "attention_mask": torch.ones(shape, dtype=torch.int64),

@@ -180,15 +180,19 @@ def in_order_of_length(encode: Callable, length: Callable = len) -> Callable:
 def in_sorted_batches(
   settings: Settings, lengths: list[int], run: Callable
 ) -> list[Any]:
-  """Outputs of all rows, computed in batches of similar length."""
+  """Outputs of all rows, computed in batches of similar length.
+
+  A setting `unsorted_size` asks for batches of that size as the rows come.
+  """
   order = list(range(len(lengths)))
-  if getattr(settings, "sorts", True):
+  fixed_size = getattr(settings, "unsorted_size", None)
+  if not fixed_size:
     order.sort(key=lengths.__getitem__, reverse=True)
   outputs: list[Any] = [None] * len(order)
   first = 0
   while first < len(order):
     longest = max(lengths[order[first]], 1)  # if sorted
-    size = settings.batch_size or max(_TOKENS_PER_BATCH // longest, 1)
+    size = fixed_size or max(_TOKENS_PER_BATCH // longest, 1)
     batch = order[first : first + size]
     first += size
     for row, output in zip(batch, run(batch)):
@@ -326,7 +330,6 @@ def predictor(settings: Settings) -> Answers:
   """The `Predictor` of run_classifier, run_squad or run_embeddings."""
   model = predictor_class(settings.task)(
     in_folder(settings, "ours"),
-    batch_size=settings.batch_size,
     precision=settings.precision,
     num_threads=settings.num_threads,
     calibration_file=in_folder(settings, CALIBRATION),
@@ -361,7 +364,6 @@ def exported(settings: Settings) -> Answers:
       OnnxModel(
         os.path.join(folder, "onnx"),
         engine,
-        batch_size=settings.batch_size,
         num_threads=settings.num_threads,
         precision="float32" if is_int8 else precision,
         num_batches=num_batches,

@@ -405,7 +405,7 @@ if __name__ == "__main__":
     main,
     **side_by_side.ENCODER,
     data_dir="Folder with glue, squad and ner.",
-    tasks=(list(TASKS), f"Some of {', '.join(TASKS)}."),
+    tasks=(TASKS, "Tasks."),
     steps=(50, "Training steps."),
     learning_rate=(5e-5, "Its peak."),
   )

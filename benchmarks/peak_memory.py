@@ -2,8 +2,7 @@
 
 The peak of resident memory (VmHWM) of a process that builds BERT with a
 classifier and takes a few steps, a new process per pass, beside the estimate of
-`step_plan`. With `--hugging_face` also transformers, with gradient
-checkpointing if ours uses it.
+`step_plan`. With `--hugging_face` also transformers.
 
     python -m benchmarks.peak_memory --layers=24 --hidden=1024 --heads=16 \
         --seq_length=384 --batch_size=24 --memory_gb=12
@@ -21,7 +20,7 @@ from benchmarks.side_by_side import FLAGS, Answers, Settings
 
 def main(_: list[str]) -> None:
   """Measures peaks and reports ratios."""
-  sides = [ours, *[hugging_face] * FLAGS.hugging_face, reference]
+  sides = [ours, *[hugging_face] * FLAGS.hugging_face]
   answers, values = side_by_side.one_by_one(
     side_by_side.chosen(sides), FLAGS.passes, 1
   )
@@ -57,11 +56,6 @@ def ours(settings: Settings) -> Answers:
 def hugging_face(settings: Settings) -> Answers:
   """A step of transformers."""
   yield from peaks(training_step.hugging_face(settings))
-
-
-def reference(settings: Settings) -> Answers:
-  """A step of the original."""
-  yield from peaks(training_step.reference(settings))
 
 
 def peaks(side: Answers) -> Answers:

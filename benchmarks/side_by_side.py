@@ -62,8 +62,9 @@ def define(**meanings: str | tuple[Any, str]) -> None:
   """Defines flags by name: the default, and what the flag means.
 
   A meaning alone is that of a text that has to be given. A type stands for no
-  default, a tuple for choices, the first of which is the default. Integers are
-  at least 1, or 0 if that is the default; floats are at least 0.
+  default, a tuple for choices, the first of which is the default, and a dict
+  for some of its keys, by default all. Integers are at least 1, or 0 if that is
+  the default; floats are at least 0.
   """
   for name, described in meanings.items():
     if isinstance(described, str):
@@ -74,6 +75,10 @@ def define(**meanings: str | tuple[Any, str]) -> None:
     value = None if kind is default else default
     if kind is tuple:
       flags.DEFINE_enum(name, value[0], value, meaning)
+    elif kind is dict:
+      meaning += f" Some of {', '.join(value)}; default: all."
+      flags.DEFINE_list(name, list(value), meaning)
+      flags.register_validator(name, set(value).issuperset, meaning)
     elif kind in (int, float):
       least = 1 if kind is int and value != 0 else 0
       number = flags.DEFINE_integer if kind is int else flags.DEFINE_float
@@ -110,9 +115,7 @@ MODEL = {
   "heads": (12, "Attention heads."),
   "batch_size": (16, "Examples per step."),
   "seq_length": (128, "Tokens per example."),
-  "gradient_accumulation_steps": (1, "Micro-batches."),
-  "recompute_activations": (False, "Gradient checkpointing, on both sides."),
-  "memory_gb": (float, "Ours: sets the two flags above."),
+  "memory_gb": (float, "Ours: limit of a step, see run_classifier.py."),
 }
 # Flags of a trained encoder, for both sides, and its batch.
 ENCODER = {

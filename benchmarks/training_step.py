@@ -53,9 +53,7 @@ def hugging_face(settings: Settings) -> Answers:
   model = transformers.AutoModelForSequenceClassification.from_config(
     transformers.BertConfig(**sizes(settings))
   ).to(side_by_side.torch_device())
-  if settings.recompute_activations:
-    model.gradient_checkpointing_enable()
-  step = torch_step(model, settings.gradient_accumulation_steps)
+  step = torch_step(model)
   if getattr(settings, "predicts", False):
     step = torch_prediction(model)
   variant, description = side_by_side.best_variant(
@@ -146,7 +144,6 @@ def read_flags(settings: Settings, max_seq_length: int, **more: Any):
   from bertlib.tasks.classification.settings import ClassifierSettings
 
   names = ("precision", "xla", "memory_gb")
-  names += ("gradient_accumulation_steps", "recompute_activations")
   given = {n: getattr(settings, n) for n in names if hasattr(settings, n)}
   given |= {"max_seq_length": max_seq_length, **more}
   flags = option.make(
@@ -261,9 +258,7 @@ def start_session(
   return session, features, spec
 
 
-def torch_step(
-  model: Any, num_micro_batches: int = 1, dynamic: bool | None = None
-) -> Callable:
+def torch_step(model: Any, dynamic: bool | None = None) -> Callable:
   """Makes a training step of a PyTorch model."""
   import torch
 
@@ -274,12 +269,9 @@ def torch_step(
   compiled = torch.compile(model, dynamic=dynamic)  # in its first call
 
   def step(batch, precision, compiles):
-    forward = compiled if compiles else model
-    chunks = [tensor.chunk(num_micro_batches) for tensor in batch.values()]
-    for micro_batch in zip(*chunks):
-      with autocast(model, precision):
-        loss = forward(**dict(zip(batch, micro_batch))).loss / num_micro_batches
-      loss.backward()
+    with autocast(model, precision):
+      loss = (compiled if compiles else model)(**batch).loss
+    loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()

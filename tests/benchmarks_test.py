@@ -275,8 +275,12 @@ def test_ratios_are_to_each_peer_at_its_best():
   assert pairs == [("batches", "predictor-float32", "transformers-int8")]
 
 
-@parametrize("batch_size", 2, None)
-def test_batches_are_sorted_and_outputs_are_in_order(batch_size, monkeypatch):
+@parametrize(
+  "settings, expected",
+  ({}, [[1, 2], [0]]),
+  ({"unsorted_size": 2}, [[0, 1], [2]]),
+)
+def test_outputs_of_batches_are_in_order(settings, expected, monkeypatch):
   monkeypatch.setattr(inference_works, "_TOKENS_PER_BATCH", 18)
   batches = []
 
@@ -284,10 +288,11 @@ def test_batches_are_sorted_and_outputs_are_in_order(batch_size, monkeypatch):
     batches.append(batch)
     return [10 * row for row in batch]
 
-  settings = SimpleNamespace(batch_size=batch_size)
-  outputs = inference_works.in_sorted_batches(settings, [1, 9, 5], run)
+  outputs = inference_works.in_sorted_batches(
+    SimpleNamespace(**settings), [1, 9, 5], run
+  )
   assert outputs == [0, 10, 20]
-  assert batches == [[1, 2], [0]]
+  assert batches == expected
 
 
 @pytest.mark.slow
@@ -377,8 +382,6 @@ def settings(**changed):
     "hidden": 16,
     "heads": 2,
     "batch_size": 2,
-    "gradient_accumulation_steps": 1,
-    "recompute_activations": False,
     "memory_gb": None,
   }
   return SimpleNamespace(**values | changed)
