@@ -34,7 +34,7 @@ from sentence_transformers.sentence_transformer import evaluation, losses
 
 from benchmarks import side_by_side
 from benchmarks.side_by_side import FLAGS
-from benchmarks.torch_optimizer import make_optimizer, make_schedule
+from benchmarks.torch_training import make_optimizer, make_schedule
 from bertlib.data import beir, text_groups
 from bertlib.settings.common import TableSettings
 

@@ -37,7 +37,7 @@ from absl import app
 
 from benchmarks import inference_peers, side_by_side
 from benchmarks.side_by_side import FLAGS
-from benchmarks.torch_optimizer import make_optimizer, make_schedule
+from benchmarks.torch_training import load, make_optimizer, make_schedule
 
 NO_TAG = -100  # ignored by torch's cross entropy
 
@@ -69,9 +69,8 @@ def classification(tokenizer: Any) -> Job:
       processor.get_dev_examples(FLAGS.data_dir),
     )
   )
-  model = transformers.BertForSequenceClassification.from_pretrained(
-    FLAGS.model_dir, num_labels=len(names) or 1, dtype=torch.float32
-  )
+  architecture = "BertForSequenceClassification"
+  model = load(architecture, FLAGS.model_dir, num_labels=len(names) or 1)
   collate = transformers.DataCollatorWithPadding(tokenizer)
 
   def evaluate():
@@ -120,9 +119,8 @@ def entities(tokenizer: Any) -> Job:
     [encode(sentence, tokenizer, labels) for sentence in sentences]
     for sentences in (train_set, dev_set)
   )
-  model = transformers.BertForTokenClassification.from_pretrained(
-    FLAGS.model_dir, num_labels=len(labels), dtype=torch.float32
-  )
+  architecture = "BertForTokenClassification"
+  model = load(architecture, FLAGS.model_dir, num_labels=len(labels))
   collate = transformers.DataCollatorForTokenClassification(tokenizer)
 
   def evaluate():
@@ -180,9 +178,7 @@ def questions(tokenizer: Any) -> Job:
   )
   train_windows = make_windows(train_set, tokenizer, is_training=True)
   windows = make_windows(dev_set, tokenizer, is_training=False)
-  model = transformers.AutoModelForQuestionAnswering.from_pretrained(
-    FLAGS.model_dir, dtype=torch.float32
-  )
+  model = load("AutoModelForQuestionAnswering", FLAGS.model_dir)
   collate = transformers.DataCollatorWithPadding(tokenizer)
 
   def evaluate():

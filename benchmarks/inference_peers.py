@@ -356,12 +356,11 @@ def example_batch(settings: Settings) -> dict[str, Any]:
 def load_peer(settings: Settings, **options: Any) -> Any:
   """The model in transformers, float32."""
   import torch
-  import transformers
 
-  model_class = getattr(transformers, TASKS[settings.task].architecture)
-  model = model_class.from_pretrained(
-    in_folder(settings, "hugging_face"), dtype=torch.float32, **options
-  )
+  from benchmarks.torch_training import load
+
+  architecture = TASKS[settings.task].architecture
+  model = load(architecture, in_folder(settings, "hugging_face"), **options)
   if settings.task not in ("vectors", "states"):
     return model.eval()
   pools = settings.task == "vectors"

@@ -341,7 +341,6 @@ def exported(settings: Settings) -> Answers:
   """An ONNX export of the model, by OnnxModel with an engine."""
   import export_model
   from bertlib.export import OnnxModel
-  from bertlib.io import processes
   from bertlib.settings.common import QuantizationSettings
 
   folder = tempfile.mkdtemp(dir=settings.folder)
@@ -357,7 +356,6 @@ def exported(settings: Settings) -> Answers:
     encoder=settings.task == "states",
     int8=calibration if is_int8 else None,
   )
-  threads = settings.num_threads or processes.usable_cores()
   for_one, for_many = (
     outputs_of(
       settings.task,
@@ -369,7 +367,7 @@ def exported(settings: Settings) -> Answers:
         num_batches=num_batches,
       ),
     )
-    for num_batches in (1, threads)
+    for num_batches in (1, os.cpu_count())  # at most one per thread
   )
 
   def predict(texts):

@@ -21,6 +21,7 @@ from typing import Any
 from benchmarks import mrpc_epoch, results, side_by_side, training_step
 from benchmarks.reranking import NUM_DOCUMENTS, read_lists
 from benchmarks.side_by_side import FLAGS, Answers, Settings
+from benchmarks.training_step import RENAMED
 
 MAX_DIFFERENCE = 1e-4  # of losses, relative
 HEADS = ("task", "loss", "gradient norm", "norm of PyTorch")
@@ -34,12 +35,7 @@ TASKS = {
   "CoSENT": "CoSENTLoss",
   "reranking": "ListNetLoss",
 }
-# Features with another name in transformers, and the others.
-RENAMED = {
-  "input_mask": "attention_mask",
-  "segment_ids": "token_type_ids",
-  "label_ids": "labels",
-}
+# Features with the same name in transformers.
 SAME = ("input_ids", "start_positions", "end_positions", "scores", "labels")
 
 
@@ -299,7 +295,7 @@ def pytorch(settings: Settings) -> Answers:
   import numpy as np
   import torch
 
-  from benchmarks.torch_optimizer import make_optimizer, make_schedule
+  from benchmarks.torch_training import make_optimizer, make_schedule
 
   with np.load(settings.path) as file:
     arrays = dict(file)
@@ -379,11 +375,10 @@ def make_peer(settings: Settings, head: Any) -> tuple[Any, Any]:
     set_head(reranker.model.classifier, head)
     return reranker, list_loss
 
-  import torch
-  import transformers
+  from benchmarks.torch_training import load
 
-  model = getattr(transformers, TASKS[settings.task]).from_pretrained(
-    settings.hugging_face_dir, num_labels=len(head), dtype=torch.float32
+  model = load(
+    TASKS[settings.task], settings.hugging_face_dir, num_labels=len(head)
   )
   set_head(
     model.qa_outputs if settings.task == "spans" else model.classifier, head

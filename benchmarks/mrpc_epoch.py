@@ -60,12 +60,12 @@ def hugging_face(settings: Settings) -> Answers:
   import transformers
   from transformers.trainer_pt_utils import get_length_grouped_indices
 
+  from benchmarks.torch_training import load
   from bertlib.tasks.classification import classification
 
   torch.manual_seed(1)
-  tokenizer = transformers.AutoTokenizer.from_pretrained(
-    settings.hugging_face_dir
-  )
+  model_dir = settings.hugging_face_dir
+  tokenizer = transformers.AutoTokenizer.from_pretrained(model_dir)
   rows = classification.MrpcProcessor().get_train_examples(settings.data_dir)
   encoded = tokenizer(
     [row.text_a for row in rows],
@@ -79,9 +79,7 @@ def hugging_face(settings: Settings) -> Answers:
   def make_batch(indices):
     return padded(encoded, indices) | {"labels": labels[indices]}
 
-  model = transformers.AutoModelForSequenceClassification.from_pretrained(
-    settings.hugging_face_dir, num_labels=2, dtype=torch.float32
-  )
+  model = load("AutoModelForSequenceClassification", model_dir, num_labels=2)
   step = training_step.torch_step(model, dynamic=True)
   longest = sorted(range(len(rows)), key=lengths.__getitem__)
   trial = make_batch(longest[-settings.batch_size :])

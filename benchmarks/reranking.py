@@ -108,7 +108,7 @@ def sentence_transformers(settings: Settings) -> Answers:
   from sentence_transformers import cross_encoder
 
   from benchmarks import finetune_sentence_transformers
-  from benchmarks.torch_optimizer import make_optimizer
+  from benchmarks.torch_training import make_optimizer
 
   model = cross_encoder.CrossEncoder(
     settings.hugging_face_dir,
@@ -143,7 +143,7 @@ def hugging_face(settings: Settings) -> Answers:
   import torch
   import transformers
 
-  from benchmarks.torch_optimizer import make_optimizer
+  from benchmarks.torch_training import load, make_optimizer
 
   queries, documents = make_lists(settings)
   model_dir = settings.hugging_face_dir
@@ -157,9 +157,8 @@ def hugging_face(settings: Settings) -> Answers:
   rows = torch.arange(len(lengths)).reshape(-1, NUM_DOCUMENTS)
   rows = rows[lengths[rows].amax(1).argsort()].reshape(settings.steps, -1)
   batches = [mrpc_epoch.padded(encoded, batch) for batch in rows.tolist()]
-  model = transformers.AutoModelForSequenceClassification.from_pretrained(
-    model_dir, num_labels=1, dtype=torch.float32
-  ).train()
+  model = load("AutoModelForSequenceClassification", model_dir, num_labels=1)
+  model.train()
   optimizer = make_optimizer(model, learning_rate=5e-5)
   precision = settings.peer_precision.replace("auto", "float32")
 

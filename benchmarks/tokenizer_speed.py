@@ -47,10 +47,8 @@ def main(_: list[str]) -> None:
   with opener(FLAGS.text_file, "rt", encoding="utf-8") as file:
     lines = [line.rstrip("\n") for line in file if line.strip()]
   name = os.path.basename(FLAGS.text_file)
-  kinds, work = (
-    ["ids", "tokens with offsets"],
-    f"{len(lines):,} lines of {name}",
-  )
+  kinds = ["ids", "tokens with offsets"]
+  work = f"{len(lines):,} lines of {name}"
   if is_json():
     kinds = ["ids", "ids with words", "ids with offsets"]
     is_unigram = own_tokenizer(kinds[0]).is_unigram

@@ -18,6 +18,13 @@ from typing import Any, Callable
 from benchmarks import side_by_side
 from benchmarks.side_by_side import FLAGS, Answers, Settings, passes, repeat
 
+# Features with another name in transformers.
+RENAMED = {
+  "input_mask": "attention_mask",
+  "segment_ids": "token_type_ids",
+  "label_ids": "labels",
+}
+
 
 def main(_: list[str]) -> None:
   """Times steps and reports ratios."""
@@ -109,15 +116,11 @@ def torch_batch(settings: Settings) -> dict[str, Any]:
 
   batch = random_batch(settings)
   # PyTorch has faster attention for batches without a mask.
-  names = {
-    "input_ids": "input_ids",
-    "segment_ids": "token_type_ids",
-    "label_ids": "labels",
-  }
+  del batch["input_mask"]
   device = side_by_side.torch_device()
   return {
-    other: torch.tensor(batch[name], dtype=torch.int64, device=device)
-    for name, other in names.items()
+    RENAMED.get(name, name): torch.tensor(array, device=device).long()
+    for name, array in batch.items()
   }
 
 
@@ -262,7 +265,7 @@ def torch_step(model: Any, dynamic: bool | None = None) -> Callable:
   """Makes a training step of a PyTorch model."""
   import torch
 
-  from benchmarks.torch_optimizer import make_optimizer
+  from benchmarks.torch_training import make_optimizer
 
   optimizer = make_optimizer(model, learning_rate=5e-5)
   model.train()

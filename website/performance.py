@@ -186,8 +186,7 @@ def _to_the_fastest(result: Result) -> Iterator[Ratio]:
   """Ratio of each side of ours to the fastest other code."""
   for measure, by_side in result.values.items():
     for side in by_side:
-      ratios = [r for r in result.ratios if r[:2] == (measure, side)]
-      if ratios:
+      if ratios := [r for r in result.ratios if r[:2] == (measure, side)]:
         yield min(ratios, key=lambda ratio: ratio.median)
 
 

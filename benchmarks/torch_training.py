@@ -1,8 +1,19 @@
-"""Optimizer and learning rates of this project, for models of PyTorch."""
+"""Models of transformers, with optimizer and learning rates of this project."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+
+
+def load(class_name: str, folder: str, **options: Any) -> torch.nn.Module:
+  """A model of transformers, in float32 even if its file has 16 bits."""
+  import transformers
+
+  return getattr(transformers, class_name).from_pretrained(
+    folder, dtype=torch.float32, **options
+  )
 
 
 def make_optimizer(
