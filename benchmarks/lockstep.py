@@ -95,6 +95,7 @@ def write_batches(task: str, path: str) -> None:
   rows = read_rows(task)
   ranks = task == "reranking"
   shape = FLAGS.steps, FLAGS.batch_size // (NUM_DOCUMENTS if ranks else 1)
+  side_by_side.check_number(task, len(rows), shape[0] * shape[1])
   order = rng.permutation(len(rows))[: shape[0] * shape[1]]
   data = {
     name: np.array([rows[index][name] for index in order])

@@ -28,6 +28,10 @@ from benchmarks.side_by_side import FLAGS, Answers, Settings, repeat, timed
 
 def main(_: list[str]) -> None:
   """Times epochs and reports ratios."""
+  from bertlib.tasks.classification import classification
+
+  examples = classification.MrpcProcessor().get_train_examples(FLAGS.data_dir)
+  side_by_side.check_number(FLAGS.data_dir, len(examples), FLAGS.batch_size)
   folders = (FLAGS.data_dir, FLAGS.model_dir)
   work = ", ".join(os.path.basename(path.rstrip("/")) for path in folders)
   sides = side_by_side.chosen([ours, hugging_face, reference])

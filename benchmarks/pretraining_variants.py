@@ -17,7 +17,6 @@ vectors.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import statistics
@@ -27,10 +26,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks import results, side_by_side
+from benchmarks import side_by_side
 from benchmarks.side_by_side import FLAGS
-from bertlib.io import text_files
-from bertlib.reporting import run_report
+from bertlib.io import receipt_file, text_files
+from bertlib.reporting.run_report import read_scalars
 from website import markdown
 
 # Disentangled tables are a field of the objective, without a flag.
@@ -196,14 +195,9 @@ def train(
   return folder
 
 
-def read_scalars(encoder: str) -> dict[str, list[tuple[int, float]]]:
-  """Metrics of the evaluations of a training, by step."""
-  return run_report.read_scalars(os.path.join(encoder, "dev"))
-
-
 def held_out_metrics(encoder: str) -> dict[str, float]:
   """Number of steps, and the last metrics of the held-out masked LM."""
-  scalars = read_scalars(encoder)
+  scalars = read_scalars(os.path.join(encoder, "dev"))
   step, loss = scalars["masked_lm_loss"][-1]
   _, accuracy = scalars["masked_lm_accuracy"][-1]
   return {"steps": step, CURVES["masked_lm_loss"]: loss, "accuracy": accuracy}
@@ -224,8 +218,7 @@ def accuracies(
     seed=seed,
     output_dir=folder,
   )
-  with open(os.path.join(folder, "run.json"), encoding="utf-8") as file:
-    fine_tuned = json.load(file)["training"]["results"]["eval_accuracy"]
+  fine_tuned = receipt_file.last_training(folder)["results"]["eval_accuracy"]
   parts = {}
   for part, rows in sentences.items():
     texts, labels = zip(*rows)
@@ -259,15 +252,24 @@ def mean_and_error(values: list[float]) -> str:
 
 
 def draw(metric: str, label: str, names: Iterable[str]) -> None:
-  """Plots a held-out metric of the first seed over the tokens."""
-  curves = {}
+  """Plots a held-out metric of the first seed over the tokens, if it is one."""
+  import matplotlib
+
+  matplotlib.use("agg")
+  from matplotlib import pyplot
+
+  figure, axes = pyplot.subplots(figsize=(7, 3.6), layout="constrained")
   for name in names:
-    curve = read_scalars(path(f"{name}-1")).get(metric, ())
+    curve = read_scalars(os.path.join(path(f"{name}-1"), "dev")).get(metric, ())
     if len(curve) > 1:  # else untrained
       scale = FLAGS.tokens / 1e6 / curve[-1][0]
-      curves[name] = [(scale * step, value) for step, value in curve]
-  if curves:
-    results.plot(path(metric, ".png"), "million tokens", label, curves)
+      points = [(scale * step, value) for step, value in curve]
+      axes.plot(*zip(*points), marker=".", label=name)
+  axes.set(xlabel="million tokens", ylabel=label)
+  axes.spines[["top", "right"]].set_visible(False)
+  if axes.lines:
+    axes.legend(frameon=False)
+    figure.savefig(path(metric, ".png"), dpi=150)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,9 @@ NUM_DOCUMENTS = 4  # of a query
 
 def main(_: list[str]) -> None:
   """Times passes over the pairs, and reports ratios."""
+  queries, _ = make_lists(FLAGS)
+  needed = FLAGS.batch_size * FLAGS.steps
+  side_by_side.check_number(FLAGS.squad_file, len(queries), needed)
   sides = side_by_side.chosen(
     [ours, sentence_transformers, hugging_face],
     ["datasets", "sentence-transformers"],
@@ -31,15 +34,12 @@ def main(_: list[str]) -> None:
   side_by_side.compare(sides, f"SQuAD, {work}, {model}")
 
 
-Lists = tuple[list[str], list[list[str]]]  # queries, and their paragraphs
-
-
-def make_lists(settings: Settings) -> Lists:
-  """The lists of all steps of a pass."""
+def make_lists(settings: Settings) -> tuple[list[str], list[list[str]]]:
+  """The queries of all steps of a pass, and the paragraphs of each."""
   return read_lists(settings.squad_file, settings.batch_size * settings.steps)
 
 
-def read_lists(path: str, count: int) -> Lists:
+def read_lists(path: str, count: int) -> tuple[list[str], list[list[str]]]:
   """Evenly spaced questions, and their paragraphs, the right one first."""
   questions = [*inference_works.squad_questions(path)]
   texts = [*dict.fromkeys(text for _, text in questions)]

@@ -123,20 +123,6 @@ def command_line(module: str, arguments: Iterable[str]) -> str:
   return re.sub(r" --?json_file[= ]\S+", "", shlex.join(words))
 
 
-def processor() -> dict[str, str]:
-  """`processor` and `instruction_sets` of a `Result`."""
-  from bertlib.io import processes
-  from bertlib.reporting import receipts
-
-  is_vector = re.compile("avx|vnni|amx|bf16|fp16|asimd|sve|i8mm").search
-  return {
-    "processor": receipts.device()["cpu"],
-    "instruction_sets": " ".join(
-      sorted(filter(is_vector, processes.features()))
-    ),
-  }
-
-
 def compare(
   values: Values, pairs: Iterable[tuple[str, str, str]]
 ) -> list[Ratio]:
@@ -228,24 +214,3 @@ def write_beir(
   with open(os.path.join(folder, "qrels", f"{split}.tsv"), "w") as file:
     for row in [("query-id", "corpus-id", "score"), *judgments]:
       print(*row, sep="\t", file=file)
-
-
-def plot(
-  path: str,
-  xlabel: str,
-  ylabel: str,
-  curves: Mapping[str, Iterable[tuple[float, float]]],
-) -> None:
-  """Draws curves, by name, as PNG."""
-  import matplotlib
-
-  matplotlib.use("agg")
-  from matplotlib import pyplot
-
-  figure, axes = pyplot.subplots(figsize=(7, 3.6), layout="constrained")
-  for name, points in curves.items():
-    axes.plot(*zip(*points), marker=".", label=name)
-  axes.set(xlabel=xlabel, ylabel=ylabel)
-  axes.spines[["top", "right"]].set_visible(False)
-  axes.legend(frameon=False)
-  figure.savefig(path, dpi=150)

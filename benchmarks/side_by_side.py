@@ -22,6 +22,7 @@ import importlib
 import json
 import os
 import platform
+import re
 import shlex
 import statistics
 import subprocess
@@ -186,6 +187,16 @@ def check_peers(*packages: str) -> None:
     )
 
 
+def check_number(name: str, found: int, needed: int) -> None:
+  """Refuses data with fewer examples than a benchmark takes."""
+  from bertlib.cli.errors import InputError
+
+  if found < needed:
+    raise InputError(
+      f"{name}: has {found} of the {needed} examples taken. Lower --batch_size"
+    )
+
+
 def chosen(
   sides: list[Callable],
   packages: Sequence[str] = ("torch", "transformers"),
@@ -267,17 +278,21 @@ def report(
   **optional: Any,
 ) -> results.Result:
   """Prints a result, appends it to `--json_file`, and returns it."""
+  from bertlib.io import processes
   from bertlib.reporting import receipts
 
   if pairs is None:
     pairs = results.pairs_with(next(iter(sides)), values)
   module = sys.modules["__main__"].__spec__.name
+  is_vector = re.compile("avx|vnni|amx|bf16|fp16|asimd|sve|i8mm").search
+  vector_sets = filter(is_vector, processes.features())
   result = results.Result(
     benchmark=module.rpartition(".")[2],
     work=work,
     command=results.command_line(module, sys.argv[1:]),
     date=datetime.date.today().isoformat(),
-    **results.processor(),
+    processor=receipts.device()["cpu"],
+    instruction_sets=" ".join(sorted(vector_sets)),
     versions=receipts.versions(),
     sides={
       name: {key: answer.get(key) for key in ("description", "versions")}

@@ -60,7 +60,8 @@ def make(**fields):
   defaults = {"benchmark": "a", "work": "b", "command": "c", "date": "d"}
   return results.Result(
     **{**defaults, **fields},
-    **results.processor(),
+    processor="",
+    instruction_sets="",
     threads=2,
     versions={},
     sides=sides,
@@ -126,6 +127,17 @@ def test_packages_that_the_other_code_lacks_are_named(monkeypatch):
   side_by_side.check_peers("numpy")
   with pytest.raises(InputError, match=r"pip install no-such-package`$"):
     side_by_side.check_peers("numpy", "no-such-package")
+
+
+def test_too_few_examples_are_refused(monkeypatch, tmp_path):
+  side_by_side.check_number("glue/MRPC", 32, 32)
+  with pytest.raises(InputError, match="glue/MRPC: has 31 of the 32 examples"):
+    side_by_side.check_number("glue/MRPC", 31, 32)
+  flags = SimpleNamespace(steps=2, batch_size=3)
+  monkeypatch.setattr(lockstep, "FLAGS", flags)
+  monkeypatch.setattr(lockstep, "read_rows", lambda task: [{}] * 5)
+  with pytest.raises(InputError, match="tags: has 5 of the 6 examples"):
+    lockstep.write_batches("tags", str(tmp_path / "batches.npz"))
 
 
 # Embeddings
