@@ -101,11 +101,9 @@ def train_ours(receipt: dict[str, Any], seed: int) -> dict[str, Any]:
   """Trains with this project; adds hashes of the data to the receipt."""
   output_dir = output_dir_of(receipt, seed)
   os.makedirs(f"{output_dir}-data", exist_ok=True)
-  values = {"SEED": str(seed), "OUTPUT_DIR": output_dir}
   for command in receipt["ours"]["commands"]:
-    done = run(sys.executable, command, values)
-  with open(os.path.join(output_dir, "run.json"), encoding="utf-8") as file:
-    own = json.load(file)["training"]
+    done = run(sys.executable, command, seed, output_dir)
+  own = receipt_file.last_training(output_dir)
   receipt["data"] = {
     os.path.basename(entry["path"]): entry["sha256"]
     for entry in own["files"]
@@ -126,14 +124,9 @@ def train_peer(
   receipt: dict[str, Any], seed: int, precision: str
 ) -> dict[str, Any]:
   """Trains with the peer, on the data that this project's side has made."""
-  values = {
-    "SEED": str(seed),
-    "OUTPUT_DIR": output_dir_of(receipt, seed),
-    "PRECISION": precision,
-    "THREADS": str(receipts.device()["cores"]),
-  }
   (command,) = receipt["peer"]["commands"]
-  done = run(FLAGS.peer_python, command, values)
+  output_dir = output_dir_of(receipt, seed)
+  done = run(FLAGS.peer_python, command, seed, output_dir, precision)
   found = json.loads(done.output.splitlines()[-1])
   return {
     "seed": seed,
@@ -146,17 +139,22 @@ def train_peer(
   }
 
 
-def run(python: str, command: str, values: dict[str, str]) -> Done:
+def run(
+  python: str, command: str, seed: int, output_dir: str, precision: str = ""
+) -> Done:
   """Runs a command, with folders and values in place of their names."""
-  folders = {
+  values = {
+    "SEED": str(seed),
+    "OUTPUT_DIR": output_dir,
+    "PRECISION": precision,
+    "THREADS": str(receipts.device()["cores"]),
     "DATA_DIR": FLAGS.data_dir,
     "TEXT_DIR": FLAGS.text_dir,
     "BERT_DIR": FLAGS.model_dir,
     "HUGGING_FACE_DIR": FLAGS.hugging_face_dir,
   }
   _, *words = (  # without "python"
-    string.Template(word).substitute(folders, **values)
-    for word in shlex.split(command)
+    string.Template(word).substitute(values) for word in shlex.split(command)
   )
   print("$", "python", *words, flush=True)
   done = run_command([python, *words], watch=sys.stderr.write)

@@ -25,7 +25,6 @@ import datasets
 import sentence_transformers
 import torch
 import transformers
-from absl import app
 from sentence_transformers import cross_encoder
 from sentence_transformers.cross_encoder.evaluation import (
   CrossEncoderRerankingEvaluator,
@@ -198,7 +197,9 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  side_by_side.define(
+  side_by_side.run(
+    main,
+    side_by_side.define,
     **side_by_side.BASELINE,
     text_columns=("anchor,positive", "Columns of a table with a header."),
     score_column=(str, "Scores of pairs; default: pairs have none."),
@@ -207,4 +208,3 @@ if __name__ == "__main__":
     train_batch_size=(32, "Rows per step."),
     num_train_epochs=(3.0, "Passes over the training set."),
   )
-  app.run(main)

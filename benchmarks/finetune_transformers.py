@@ -33,7 +33,6 @@ from typing import Any, Callable, NamedTuple
 import numpy as np
 import torch
 import transformers
-from absl import app
 
 from benchmarks import inference_peers, side_by_side
 from benchmarks.side_by_side import FLAGS
@@ -334,7 +333,9 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  side_by_side.define(
+  side_by_side.run(
+    main,
+    side_by_side.define,
     **side_by_side.BASELINE,
     task="entities, questions, or a task of GLUE, such as MRPC.",
     data_dir=(str, "Of a GLUE task: folder of train.tsv and dev.tsv."),
@@ -344,4 +345,3 @@ if __name__ == "__main__":
     doc_stride=(128, "Tokens between windows."),
     version_2_with_negative=(False, "As in SQuAD 2.0."),
   )
-  app.run(main)

@@ -177,10 +177,7 @@ if __name__ == "__main__":
       "Sides such as predictor or predictor-int8; default: all. Those of others"
       " are compared with; without any, the first side is.",
     ),
-    minilm=(
-      str,
-      "MiniLM in the format of Hugging Face; default: random weights.",
-    ),
+    minilm=(str, "MiniLM for transformers; default: random weights."),
     vocab_file=(str, "Vocabulary of random weights; default: MiniLM's."),
     glue_dir=(str, "Folder of MRPC."),
     squad_file=(str, "SQuAD's dev-v1.1.json."),

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import transformers
 
 
 def load(class_name: str, folder: str, **options: Any) -> torch.nn.Module:
   """A model of transformers, in float32 even if its file has 16 bits."""
-  import transformers
-
   return getattr(transformers, class_name).from_pretrained(
     folder, dtype=torch.float32, **options
   )

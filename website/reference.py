@@ -123,10 +123,5 @@ def _kind(flag: Flag) -> str:
 
 
 def _default(value: Any) -> str:
-  if value in (None, "", [], {}, ()):
-    return "none"
-  if isinstance(value, bool):
-    value = str(value).lower()
-  elif isinstance(value, (list, tuple)):
-    value = ",".join(map(str, value))
-  return f"`{value}`"
+  text = command_line.default_text(value)
+  return f"`{text}`" if text else "none"

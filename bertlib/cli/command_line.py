@@ -159,7 +159,9 @@ def as_installed(command: str) -> str:
 
 def _entry(name: str, flag: Flag, is_required: bool) -> str:
   """Names, default and description of a flag."""
-  end = " (required)" if is_required else _default(flag.default)
+  default = default_text(flag.default)
+  end = f" (default: {default})" if default else ""
+  end = " (required)" if is_required else end
   body, line = flag.help, _names(name, flag, flag.placeholder) + end
   if flag.choices:
     listed = _names(name, flag, "|".join(flag.choices)) + end
@@ -191,11 +193,10 @@ def _names(name: str, flag: Flag, placeholder: str | None) -> str:
   return f"  {', '.join(shown)}"
 
 
-def _default(value: Any) -> str:
+def default_text(value: Any) -> str:
+  """A default as one writes it on a command line; empty for none."""
   if value in (None, "", [], {}):
     return ""
   if isinstance(value, bool):
-    value = str(value).lower()
-  elif isinstance(value, list):
-    value = ",".join(map(str, value))
-  return f" (default: {value})"
+    return str(value).lower()
+  return ",".join(map(str, value)) if isinstance(value, list) else str(value)
