@@ -26,8 +26,7 @@ class Feature(NamedTuple):
   per_token: bool = False
   is_text: bool = False  # bytes, a single value; written only
   # The first axis has a row per text of the record, at most as many as `shape`
-  # says, and `NUM_TOKENS` has the number of tokens that are stored of each.
-  # Batches have zeros where a record has nothing.
+  # says, whose tokens `NUM_TOKENS` counts. Batches have zeros elsewhere.
   varies: bool = False
 
 
