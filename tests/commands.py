@@ -51,6 +51,10 @@ def run(script, *flags, own_process=False, largest_file=None, **options):
   if not own_process and largest_file is None:
     return _run_here(argv, **options)
 
+  environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
+  if largest_file:  # before 3.13.1, Python keeps bytecode that is cut off
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+
   def limit():
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
 
@@ -60,7 +64,7 @@ def run(script, *flags, own_process=False, largest_file=None, **options):
     text=True,
     check=False,
     preexec_fn=limit if largest_file else None,
-    env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
+    env=environment,
     **options,
   )
 
