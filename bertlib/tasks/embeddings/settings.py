@@ -298,8 +298,9 @@ class EmbeddingSettings(TrainingSettings):
   @property
   def mines_folder(self) -> bool:
     """True if --train_file is a folder in the layout of BEIR."""
-    mines = self.flags.do_predict and self.mining.mine_negatives
-    return mines and not self.flags.do_train and beir.is_beir(self.train_file)
+    mines = self.flags.do_predict and not self.flags.do_train
+    mines = mines and self.mining.mine_negatives is not None
+    return mines and beir.is_beir(self.train_file)
 
   @property
   def names_dev_columns(self) -> bool:
