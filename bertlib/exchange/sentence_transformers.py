@@ -38,7 +38,12 @@ _CROSS_ENCODER = "CrossEncoder"  # `model_type` there
 _ACTIVATION = "activation_fn"
 MARKS = ("sentence_transformers", "sbert_ce_default_activation_function")
 _LENGTH = (declaration(ModelSettings, "max_seq_length"), NULL)
-_ENCODER_CONFIG = "sentence_bert_config.json"
+# Earlier releases named it after the kind of the model; the first is read.
+_ENCODER_CONFIGS = tuple(
+  f"sentence_{kind}_config.json"
+  for kind in ("bert", "roberta", "distilbert", "camembert", "xlm-roberta")
+)
+_ENCODER_CONFIG = _ENCODER_CONFIGS[0]
 _KERNEL, _BIAS = (f"{PROJECTION_SCOPE}/kernel", f"{PROJECTION_SCOPE}/bias")
 
 # Modules that can be converted; the last two are optional.
@@ -300,12 +305,13 @@ def _read_encoder(
   folder: str, supported: Mapping[str, Any]
 ) -> tuple[int | None, bool]:
   """Maximum length of a Transformer module, and whether it lower-cases."""
-  path = os.path.join(folder, _ENCODER_CONFIG)
-  config = {}
-  if os.path.exists(path):
-    config = json_files.read(
-      path, {"max_seq_length?": _LENGTH, "do_lower_case?": (bool, NULL)}
-    )
+  paths = (os.path.join(folder, name) for name in _ENCODER_CONFIGS)
+  path = next(filter(os.path.exists, paths), None)
+  if path is None:
+    return None, False
+  config = json_files.read(
+    path, {"max_seq_length?": _LENGTH, "do_lower_case?": (bool, NULL)}
+  )
   max_seq_length = config.pop("max_seq_length", None)
   lowercases = bool(config.pop("do_lower_case", None))
   config.pop("unpad_inputs", None)  # is about speed

@@ -146,6 +146,16 @@ def test_lower_casing_of_the_transformer_module_counts(source, tmp_path):
   assert description_of(folder, tmp_path)["do_lower_case"] is True
 
 
+@parametrize("kind", "roberta", "distilbert", "camembert", "xlm-roberta")
+def test_an_encoder_config_may_have_the_name_of_its_kind(
+  kind, source, tmp_path
+):
+  folder = source()
+  edit_json(folder / ENCODER, max_seq_length=7)
+  (folder / ENCODER).rename(folder / f"sentence_{kind}_config.json")
+  assert description_of(folder, tmp_path)["max_seq_length"] == 7
+
+
 def test_missing_prompts_are_none(source, tmp_path):
   folder = source()
   (folder / CONFIG).unlink()
