@@ -338,18 +338,25 @@ def read_config(folder: str) -> dict[str, Any]:
   config = json_files.read(path, dict)
   json_files.check_values(config, supported, path)
   kinds = ", ".join(f'"{kind}"' for kind in model_folder.MODEL_TYPES)
+  kind = config.get("model_type", "bert")
+  if kind not in model_folder.MODEL_TYPES:
+    raise InputError(
+      f"{path}: model_type is {json_files.dumps(kind)}; only {kinds} can be"
+      " converted"
+    )
+  for name, module in (config.get("auto_map") or {}).items():
+    if name.startswith("AutoModel"):
+      raise InputError(
+        f"{path}: by auto_map, {module} computes the model, which may differ"
+        " from BERT. Remove auto_map if it does not"
+      )
   for name in config.get("architectures") or ():
     if "model_type" not in config and _OTHER_MODEL.match(name):
       raise InputError(
         f"{path}: architectures has {name}, and there is no model_type. Add"
         f' "model_type", if the model is of one of {kinds}'
       )
-  kind = config.setdefault("model_type", "bert")
-  if kind not in model_folder.MODEL_TYPES:
-    raise InputError(
-      f"{path}: model_type is {json_files.dumps(kind)}; only {kinds} can be"
-      " converted"
-    )
+  config["model_type"] = kind
   if config.get("class_name") == "ElectraBackbone":
     raise InputError(
       f"{path}: is of KerasHub's ElectraBackbone, which is not read. Name a"

@@ -211,6 +211,7 @@ def zeros(*shape, dtype=np.float32):
   ({}, _ROBERTA, "architectures has RobertaModel, and there is no model_ty"),
   ({}, {"position_embedding_type": "relative_key"}, '"relative_key"'),
   ({}, {"is_decoder": True}, "is_decoder is true"),
+  ({}, {"auto_map": {"AutoModel": "modeling.Mine"}}, "modeling.Mine computes"),
   ({}, {"hidden_act": "silu"}, 'hidden_act "silu"'),
 )
 def test_tensors_and_models_that_do_not_fit_are_refused(
