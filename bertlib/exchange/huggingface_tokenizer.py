@@ -82,6 +82,8 @@ def read(
   of_class = config.get("tokenizer_class") or model.get("tokenizer_class")
   rules, notes = _read_rules(config, fast, of_class)
   inputs = config.get("model_input_names") or ["token_type_ids"]
+  if do_lower_case and rules["lowercase"] is False:  # accents stay there
+    rules["strip_accents"] = rules["strip_accents"] or False
   rules["tokenizer_class"] = of_class
   rules["token_type_ids"] = "token_type_ids" in inputs
   if vocab_file is not None:
@@ -96,13 +98,16 @@ def read(
     added = {token["content"]: token for token in tokens}
     entries, about = _find_vocab(folder, fast)
     notes += about
+    for name in {*_further_special(special, config)} & {*entries}:
+      token = {"content": name, "id": entries.index(name), "normalized": False}
+      added.setdefault(name, token)
   do_lower_case, about = choose_casing(
     [do_lower_case, rules["lowercase"]], entries
   )
   notes += about + _other_rules(config | rules, do_lower_case)
   names = {
-    key: name["content"] if isinstance(name, Mapping) else name
-    for key, name in (_special_names(fast) | special | config).items()
+    key: _text_of(token)
+    for key, token in (_special_names(fast) | special | config).items()
     if key.endswith("_token")
   }
   for name in {*names.values(), *SPECIAL.values()} & added.keys():
@@ -283,7 +288,8 @@ def _read_subword(
   if do_lower_case is not None:
     raise InputError(
       f"--do_lower_case: {path} has its own rules for capital letters. Leave"
-      " out the flag"
+      " out the flag. If do_lower_case of sentence-transformers is true, write"
+      " a normalizer of type Lowercase to that file instead"
     )
   config, special = read_files(
     folder, "tokenizer_config.json", "special_tokens_map.json"
@@ -321,8 +327,8 @@ def _from_merges(folder: str, config: Mapping[str, Any]) -> dict[str, Any]:
   first = int(lines[0].startswith("#version"))  # others may begin with #
   merges = [tuple(line.split(" ")) for line in lines[first:] if line]
   roles = {
-    key: name["content"] if isinstance(name, Mapping) else name
-    for key, name in (_OF_ROBERTA | config).items()
+    key: _text_of(token)
+    for key, token in (_OF_ROBERTA | config).items()
     if key in _OF_ROBERTA
   }
   cls, sep = roles["cls_token"], roles["sep_token"]
@@ -444,6 +450,20 @@ def _special_names(fast: Mapping[str, Any]) -> dict[str, str]:
     "sep_token": (processor.get("sep") or [None])[0],
   }
   return {key: name for key, name in names.items() if name}
+
+
+def _further_special(*files: Mapping[str, Any]) -> Iterator[str]:
+  """Names of the special tokens that have no role."""
+  for file in files:
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+      tokens = file.get(key) or ()
+      named = isinstance(tokens, Mapping)
+      yield from map(_text_of, tokens.values() if named else tokens)
+
+
+def _text_of(token: str | Mapping[str, Any] | None) -> str | None:
+  """A token's text; files have it alone or with rules."""
+  return token["content"] if isinstance(token, Mapping) else token
 
 
 def _give_standard_names(

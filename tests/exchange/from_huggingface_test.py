@@ -449,6 +449,25 @@ def test_added_tokens_are_written_as_text_has_them(
   assert all(repr(token) in note for note in said)
 
 
+@parametrize(
+  "file, tokens",
+  (
+    "special_tokens_map.json",
+    {"additional_special_tokens": ["[NAME]", {"content": "[E1]"}]},
+  ),
+  ("tokenizer_config.json", {"extra_special_tokens": ["[NAME]", "[E1]"]}),
+  (
+    "tokenizer_config.json",
+    {"extra_special_tokens": {"name": "[NAME]", "first": "[E1]"}},
+  ),
+)
+def test_special_tokens_of_the_vocabulary_are_named(file, tokens, tmp_path):
+  words = [*WORDS[:5], "[NAME]", "[E1]", *WORDS[7:]]
+  folder = write_folder(tmp_path / "a", words=words, files={file: tokens})
+  (note,) = [note for note in read(folder).notes if "has no added" in note]
+  assert note.endswith("'[E1]', '[NAME]'")
+
+
 def test_blank_lines_at_the_end_are_no_entries(tmp_path):
   folder = write_folder(tmp_path / "a", words=[*WORDS, "", ""])
   assert words_of(read(folder)) == WORDS
@@ -523,6 +542,12 @@ def test_other_rules_for_text_are_named(files, expected, tmp_path):
   notes = [note for note in model.notes if note.startswith("note:")]
   assert len(notes) == (expected is not None)
   assert (expected or "") in "".join(notes)
+
+
+def test_accents_that_stay_where_text_is_lower_cased_are_named(tmp_path):
+  folder = write_folder(tmp_path / "a", files=slow(do_lower_case=False))
+  (note,) = read(folder, do_lower_case=True).notes[1:]
+  assert "strip_accents=False" in note
 
 
 @parametrize(
