@@ -112,6 +112,12 @@ def byte_level_steps(content: Mapping[str, Any]) -> list[dict[str, Any]]:
   return [step for step in steps if step["type"] == "ByteLevel"]
 
 
+def adds_special_tokens(content: Mapping[str, Any]) -> bool:
+  """True if a `tokenizer.json` puts special tokens around texts."""
+  steps = parts(content, "post_processor")
+  return any(step["type"] != "ByteLevel" for step in steps)
+
+
 def vocab_of(content: Mapping[str, Any]) -> dict[str, int]:
   """Entries of a `tokenizer.json` with their ids."""
   vocab = content["model"]["vocab"]

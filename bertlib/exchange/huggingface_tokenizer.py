@@ -217,7 +217,7 @@ def _read_rules(
     ),
   }
   if fast and of_class in _OF_FILE:
-    return found, []
+    return found, _about_special_tokens(fast)
   rules = {
     # Folders from before `tokenizer.json` may be of cased models.
     "lowercase": config.get("do_lower_case", True if fast else None),
@@ -302,13 +302,15 @@ def _read_subword(
     # As the classes of transformers do: the mask is no word of its own.
     token["lstrip"] |= token["content"] == _OF_ROBERTA["mask_token"]
   stated = config.get("add_prefix_space", False)
-  notes = [
-    f"note: add_prefix_space={stated} in tokenizer_config.json is ignored;"
-    f" that of {os.path.basename(path)} counts"
-    for step in subword_tokenizer.byte_level_steps(content)
-    if step.get("add_prefix_space") != stated
-    and config.get("tokenizer_class") not in _OF_FILE
-  ]
+  if config.get("tokenizer_class") in _OF_FILE:
+    notes = _about_special_tokens(content)
+  else:
+    notes = [
+      f"note: add_prefix_space={stated} in tokenizer_config.json is ignored;"
+      f" that of {os.path.basename(path)} counts"
+      for step in subword_tokenizer.byte_level_steps(content)
+      if step.get("add_prefix_space") != stated
+    ]
   return Tokenizer(
     json_files.dumps(content, ensure_ascii=False).encode(),
     False,
@@ -319,10 +321,18 @@ def _read_subword(
   )
 
 
+def _about_special_tokens(fast: Mapping[str, Any]) -> list[str]:
+  """A note on a `tokenizer.json` that puts no special tokens around texts."""
+  return [
+    "note: tokenizer.json adds no special tokens to texts, which have them here"
+  ] * (not subword_tokenizer.adds_special_tokens(fast))
+
+
 def _from_merges(folder: str, config: Mapping[str, Any]) -> dict[str, Any]:
   """Contents of `tokenizer.json` for a `vocab.json` and a `merges.txt`."""
   path = os.path.join(folder, _MERGES)
-  vocab, added = read_files(folder, "vocab.json", "added_tokens.json")
+  vocab = json_files.read(os.path.join(folder, "vocab.json"), dict)
+  (added,) = read_files(folder, "added_tokens.json")
   lines = text_files.read_text(path).splitlines()
   first = int(lines[0].startswith("#version"))  # others may begin with #
   merges = [tuple(line.split(" ")) for line in lines[first:] if line]

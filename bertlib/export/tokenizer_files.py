@@ -69,10 +69,19 @@ def write_subword(
 ) -> None:
   """Writes both files of a tokenizer that is not WordPiece."""
   names = subword_tokenizer.special_tokens_of(content)._asdict()
+  vocab = subword_tokenizer.vocab_of(content)
   pad = names["pad"] or names["cls"]
-  pad_id = subword_tokenizer.vocab_of(content)[pad]
-  lengths = _lengths(description, cuts, pad_id, pad)
-  json_files.write(os.path.join(folder, FILE), {**content, **lengths})
+  written = {**content, **_lengths(description, cuts, vocab[pad], pad)}
+  if not subword_tokenizer.adds_special_tokens(content):
+    # The class of RoBERTa adds them, and so does the tokenizer here.
+    splits = subword_tokenizer.byte_level_steps(content)
+    written["post_processor"] = {
+      "type": "RobertaProcessing",
+      **{role: [names[role], vocab[names[role]]] for role in ("sep", "cls")},
+      "trim_offsets": True,
+      "add_prefix_space": any(step["add_prefix_space"] for step in splits),
+    }
+  json_files.write(os.path.join(folder, FILE), written)
   roles = {key: names[key.removesuffix("_token")] for key in SPECIAL}
   config = {
     # That which follows the file in all.

@@ -349,6 +349,7 @@ _FAST = {
   "added_tokens": [],
   "normalizer": {"type": "BertNormalizer", "lowercase": True},
   "pre_tokenizer": {"type": "BertPreTokenizer"},
+  "post_processor": {"type": "BertProcessing", "cls": ["[CLS]", 2]},
   "model": {"type": "WordPiece", "vocab": {w: i for i, w in enumerate(WORDS)}},
 }
 
@@ -526,6 +527,8 @@ def test_the_limit_of_characters_is_that_of_the_files(files, limit, tmp_path):
   (slow(tokenizer_class="RoFormerTokenizer"), "RoFormerTokenizer"),
   (fast("pre_tokenizer", type="Whitespace"), "pre_tokenizer=Whitespace in"),
   (fast("normalizer", type="NFKC") | _GENERIC, "support normalizer=NFKC"),
+  (fast("post_processor", type="ByteLevel") | _GENERIC, "no special tokens"),
+  (fast("post_processor", type="ByteLevel"), None),
   (_KEEPS_ACCENTS | _GENERIC, "support strip_accents=False"),
   (_KEEPS_ACCENTS, "accents=False in tokenizer.json"),
   (slow(strip_accents=False), "support strip_accents=False"),

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from bertlib.data import vocabulary
 from bertlib.exchange import from_huggingface
-from bertlib.export import OnnxModel
+from bertlib.export import OnnxModel, tokenizer_files
 
 tokenizers = pytest.importorskip("tokenizers", reason=".[tokenizers]")
 pytest.importorskip("onnx", reason="pip install -e .[onnx]")
@@ -141,6 +141,40 @@ def test_merges_that_are_none_are_refused_in_one_line(tmp_path):
   message = refusal(from_huggingface.read, str(tmp_path / "a"))
   assert "merges.txt: tokenizers" in message
   assert "\n" not in message
+
+
+def test_merges_without_a_vocabulary_are_refused(tmp_path):
+  write_merges(tmp_path / "a")
+  (tmp_path / "a" / "vocab.json").unlink()
+  message = refusal(from_huggingface.read, str(tmp_path / "a"))
+  assert "vocab.json: cannot be read (No such file" in message
+
+
+_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False}
+_BYTE_LEVEL |= {"trim_offsets": True, "use_regex": True}
+
+
+@parametrize("kind", *tiny_subword.KINDS)
+@parametrize("processor", None, _BYTE_LEVEL)
+def test_special_tokens_that_a_file_lacks_are_named_and_written(
+  kind, processor, tmp_path
+):
+  tiny_subword.write_folder(tmp_path / "a", kind)
+  path = tmp_path / "a" / "tokenizer.json"
+  run_outputs.edit_json(path, post_processor=processor)
+  config = {"tokenizer_class": "PreTrainedTokenizerFast"}
+  (tmp_path / "a" / "tokenizer_config.json").write_text(json.dumps(config))
+  notes = from_huggingface.read(str(tmp_path / "a")).notes
+  assert any("adds no special tokens" in note for note in notes)
+
+  loaded = converted(tmp_path / "a", tmp_path / "b")
+  description = {"max_seq_length": 9}
+  tokenizer_files.write_subword(str(tmp_path), loaded.rules, description, False)
+  written = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+  encoded = written.encode(*TEXTS[:2])
+  pair = map(loaded.convert_ids_to_tokens, loaded.encode_batch(TEXTS[:2]))
+  expected = loaded.special_tokens.join(*pair)
+  assert (encoded.tokens, encoded.type_ids) == expected
 
 
 @parametrize("value", None, "1")
