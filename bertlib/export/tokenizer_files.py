@@ -87,10 +87,14 @@ def write_subword(
     # That which follows the file in all.
     "tokenizer_class": "PreTrainedTokenizerFast",
     "model_max_length": description["max_seq_length"],
+    # Without names, release 4 of transformers gives segments, and 5 gives none.
+    "model_input_names": [
+      "input_ids",
+      *["token_type_ids"] * has_segments,
+      "attention_mask",
+    ],
     **{key: name for key, name in roles.items() if name},
   }
-  if not has_segments:
-    config["model_input_names"] = ["input_ids", "attention_mask"]
   json_files.write(os.path.join(folder, CONFIG_FILE), config)
 
 

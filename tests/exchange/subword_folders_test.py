@@ -177,6 +177,16 @@ def test_special_tokens_that_a_file_lacks_are_named_and_written(
   assert (encoded.tokens, encoded.type_ids) == expected
 
 
+@parametrize("has_segments", False, True)
+def test_the_inputs_of_a_model_are_written(has_segments, tmp_path):
+  rules = json.loads(tiny_subword.content("BPE"))
+  description = {"max_seq_length": 9}
+  options = rules, description, has_segments
+  tokenizer_files.write_subword(str(tmp_path), *options)
+  config = run_outputs.read_json(tmp_path / "tokenizer_config.json")
+  assert ("token_type_ids" in config["model_input_names"]) is has_segments
+
+
 @parametrize("value", None, "1")
 def test_padding_that_decides_positions_is_a_number(tmp_path, value):
   tiny_subword.write_folder(tmp_path / "a", "BPE")
