@@ -323,9 +323,11 @@ def _read_subword(
 
 def _about_special_tokens(fast: Mapping[str, Any]) -> list[str]:
   """A note on a `tokenizer.json` that puts no special tokens around texts."""
+  if subword_tokenizer.adds_special_tokens(fast):
+    return []
   return [
     "note: tokenizer.json adds no special tokens to texts, which have them here"
-  ] * (not subword_tokenizer.adds_special_tokens(fast))
+  ]
 
 
 def _from_merges(folder: str, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -79,20 +79,17 @@ def write_subword(
       "type": "RobertaProcessing",
       **{role: [names[role], vocab[names[role]]] for role in ("sep", "cls")},
       "trim_offsets": True,
-      "add_prefix_space": any(step["add_prefix_space"] for step in splits),
+      "add_prefix_space": any(step.get("add_prefix_space") for step in splits),
     }
   json_files.write(os.path.join(folder, FILE), written)
   roles = {key: names[key.removesuffix("_token")] for key in SPECIAL}
+  segments = ["token_type_ids"] if has_segments else []
   config = {
     # That which follows the file in all.
     "tokenizer_class": "PreTrainedTokenizerFast",
     "model_max_length": description["max_seq_length"],
     # Without names, release 4 of transformers gives segments, and 5 gives none.
-    "model_input_names": [
-      "input_ids",
-      *["token_type_ids"] * has_segments,
-      "attention_mask",
-    ],
+    "model_input_names": ["input_ids", *segments, "attention_mask"],
     **{key: name for key, name in roles.items() if name},
   }
   json_files.write(os.path.join(folder, CONFIG_FILE), config)
