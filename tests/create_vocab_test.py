@@ -223,7 +223,7 @@ def test_command_is_deterministic(tmp_path):
 
 
 def test_command_warns_if_there_are_fewer_pieces(tmp_path):
-  """It makes the folder."""
+  """The folder is made."""
   write(tmp_path / "text", "ab ab")
   flags = "--input_file=text", "--output_file=new/vocab.txt"
   done = commands.succeed("create_vocab.py", *flags, cwd=tmp_path)

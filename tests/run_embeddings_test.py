@@ -111,7 +111,7 @@ def test_search_results_are_the_most_similar_lines(trained, predictor):
 def test_mined_negatives_are_near_and_can_be_trained_on(
   place, trained, predictor, tmp_path
 ):
-  """Those of the same pairs in the layout of BEIR are the same."""
+  """The same pairs in the layout of BEIR have the same negatives."""
   mines = "--do_predict", "--mine_negatives=2"
   model = f"--init_checkpoint={trained.folder}"
   output = f"--output_dir={tmp_path / 'mined'}"
