@@ -62,7 +62,7 @@ def encode_pairs(
   cutting: LongTextSettings = TRUNCATE,
   pads: bool = True,
 ) -> Iterator[EncodedPair]:
-  """Encodes texts and pairs, truncated or padded to `max_seq_length`."""
+  """Yields the rows of `encode_windows`, one after the other."""
   return itertools.chain.from_iterable(
     encode_windows(tokenizer, pairs, max_seq_length, cutting, pads)
   )

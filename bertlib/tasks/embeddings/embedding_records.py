@@ -134,11 +134,12 @@ def _encode(
     ((prefix + text, None, prefix) for text, prefix in keys),
     max_seq_length,
     cutting,
+    pads=False,
   )
   bodies = tokenizer.encode_batch(text for text, _ in keys)
   found = {}
   for key, pair, body in zip(keys, pairs, bodies):
     number = numbers.setdefault(varints.encode(body[:room]), len(numbers))
-    ids = varints.encode(pair.input_ids[: pair.num_tokens])
+    ids = varints.encode(pair.input_ids)
     found[key] = _Text(number, ids, pair.num_tokens, pair.num_truncated_tokens)
   return found
