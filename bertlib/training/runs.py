@@ -245,7 +245,7 @@ def check_folder(run: Run) -> None:
   if run.start.own:  # else some tasks read models of other scripts
     keys.append("script")
     if run.flags.do_train and run.devices.precision == "float16":
-      keys.append("precision")  # which then has a loss scale to restore
+      keys.append("precision")  # to restore its loss scale
   model_folder.check_same_model(
     run.model_folder,
     checkpoint_files.shapes_of(trained) if trained else None,
